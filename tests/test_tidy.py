@@ -28,7 +28,7 @@ LINE_CHARACTERS_MAX: Final = 100
 # Imports go down only; names on one line never import each other.
 LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("core",),
-    ("config", "ports", "frames", "acceptor"),
+    ("config", "ports", "queue_port", "frames", "acceptor"),
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
@@ -44,7 +44,7 @@ SIM_MAY_IMPORT: Final = {"sim", "core", "config"}
 PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "core": (
         ("types", "failure", "canary", "messages", "stats", "gpu"),
-        ("deploy", "plan", "intake"),
+        ("deploy", "plan", "intake", "batch"),
         ("request",),
         ("health",),
         ("diagnose",),

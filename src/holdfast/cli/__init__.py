@@ -31,6 +31,8 @@ COMMANDS: Final = {
     "sign-in": "audit:sign_in",
     "audit": "audit:audit",
     "serve": "serve:serve",
+    "queue": "queues:queue",
+    "batch": "batch:batch",
     "incidents": "incidents:incidents",
     "baseline": "diagnosis.baseline:baseline",
     "versions": "diagnosis.versions:versions",
@@ -48,6 +50,7 @@ COMMANDS: Final = {
     "stand-in": "standin:stand_in",
     "control-process": "serve:control_process",
     "gateway-process": "serve:gateway_process",
+    "batch-process": "serve:batch_process",
 }
 
 

@@ -7,7 +7,7 @@ import click
 
 from holdfast.ui.terminal.console import stderr
 from holdfast.wire.provisions import ProvisionError
-from holdfast.wire.serve import ServeOptions, run_control, run_gateway
+from holdfast.wire.serve import ServeOptions, run_batch, run_control, run_gateway
 from holdfast.wire.serve import serve as run
 from holdfast.wire.sockets import AddressTakenError
 from holdfast.wire.state_dir import StateDirError
@@ -93,4 +93,17 @@ def gateway_process(
     run_gateway(index, run_dir, state_dir or run_dir, listen_fd, notice_fd)
 
 
-__all__ = ["control_process", "gateway_process", "serve"]
+@click.command(hidden=True)
+@click.option("--config", type=click.Path(path_type=Path), required=True)
+@click.option("--run-dir", type=_RUN_DIR, required=True)
+@click.option("--folder", type=click.Path(path_type=Path), required=True)
+@click.option("--gateway-url", required=True)
+@click.option("--notice-fd", type=int, default=None)
+def batch_process(
+    config: Path, run_dir: Path, folder: Path, gateway_url: str, notice_fd: int | None
+) -> None:
+    """The batch process of a 'serve'."""
+    run_batch(config, run_dir, folder, gateway_url, notice_fd)
+
+
+__all__ = ["batch_process", "control_process", "gateway_process", "serve"]

@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, model_validator
 from holdfast.config.addresses import Address, Listen, parse_listen
 from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.admin_tokens import AdminTokenSection, Network, check_admin_tokens
+from holdfast.config.batch import BatchSection
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
     BodyConfig,
@@ -150,6 +151,7 @@ class FleetFile(Section):
     gateway: GatewaySection = GatewaySection()
     admin: AdminSection = AdminSection()
     chaos: ChaosSection = ChaosSection()
+    batch: BatchSection = BatchSection()
     models: Annotated[list[ModelSection], Field(description="at least one model")] = Field(
         default_factory=list
     )

@@ -27,6 +27,9 @@ class HttpConfig:
     header_bytes_max: int = 32_768  # request line and headers together; more is answered 431
     headers_max: int = 100  # header lines; HAProxy's bound, browsers and SDKs send under 40
     body_bytes_max: int = 32 << 20  # a 200k-token prompt is under 2 MB; images come as base64
+    upload_bytes_max: int = (
+        208 << 20
+    )  # a file for batches, 200 MB and its form; passed on, not held
     header_s: float = 10.0  # from the first byte of a request to the end of its headers
     body_s: float = 60.0  # from there to the end of its body
     body_stall_s: float = 10.0  # no byte of a body for so long: it will not come

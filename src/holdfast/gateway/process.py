@@ -60,15 +60,18 @@ from holdfast.frames import (
     frame_to_view,
     seen_to_frame,
 )
+from holdfast.frames.batch_load import BATCH_SOCKET_FILE, LOAD_SOCKET_FILE, RUNNER_SECRET_FILE
 from holdfast.gateway.http.hot_path import FAST, PLAIN, HotPath
 from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.link import Link
+from holdfast.gateway.request.batch_relay import BatchRelay
 from holdfast.gateway.request.engine_secrets import EngineSecrets
 from holdfast.gateway.request.keyed_requests import KeyedRequests
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
 from holdfast.gateway.request.targets import Target
+from holdfast.gateway.telemetry.batch_loads import BatchLoads
 from holdfast.ports import KeyStore
 
 _TICK_S: Final = 0.01  # the grain of every timer of the flow
@@ -145,6 +148,8 @@ class GatewayProcess:
         self._ticking: asyncio.TimerHandle | None = None
         self._acceptor: Acceptor | None = None
         self._certificate: PortCertificate | None = None
+        self._batch_loads: BatchLoads | None = None  # where a batch process runs beside us
+        self._runner_secret = _read_secret(state_path.parent / RUNNER_SECRET_FILE)
         # When each key of the config let somebody in last, of what control has not heard yet.
         self._key_uses: dict[tuple[str, str], int] = {}
 
@@ -179,6 +184,8 @@ class GatewayProcess:
                 self._ticking.cancel()
             keeping.cancel()
             self._link.close()
+            if self._batch_loads is not None:
+                self._batch_loads.close()
             for target in self._targets.values():
                 target.upstream.close()
             if self._driver is not None and not self._driver.close_keys():
@@ -221,7 +228,7 @@ class GatewayProcess:
         self._turn = turn = hot_path.loop_turn(loop)
         self._targets = self._targets_of(file, loop)
         driver = RequestDriver(
-            settings_of(file, hot_path),
+            settings_of(file, hot_path, self._runner_secret),
             self._targets,
             name=f"req_{token_hex(4)}",
             loop=loop,
@@ -242,6 +249,11 @@ class GatewayProcess:
             descriptors=self._descriptors,
         )
         self._driver, self._server = driver, server
+        if self._runner_secret:
+            folder = self._state_path.parent
+            path = str(folder / BATCH_SOCKET_FILE)
+            driver.relay = BatchRelay(path, loop, driver.observer.counters)
+            self._batch_loads = BatchLoads(self.gateway_id, str(folder / LOAD_SOCKET_FILE))
         driver.observer.deadly.use(self._secret)
         if self._blocked is not None:
             driver.observer.deadly.block(self._blocked.fingerprints, monotonic_ns())
@@ -343,6 +355,8 @@ class GatewayProcess:
                 self._read_engine_secrets(driver)
             self._tell_stats(driver, server, now)
             self._tell_evidence(driver)
+            if self._batch_loads is not None:
+                self._batch_loads.send(driver.port.flows, now)
 
     def _look_at_certificate(self, certificate: PortCertificate) -> None:
         """Use a renewed certificate for new connections, and log it."""
@@ -370,6 +384,8 @@ class GatewayProcess:
             _log.warning("the time to drain is over", gateway=self.gateway_id, cut=driver.busy)
             driver.cut_all()
             await asyncio.sleep(_TICK_S)  # the error events are written at the end of this turn
+        if driver.relay is not None:
+            driver.relay.close()
         server.close()
         _log.info("drained", gateway=self.gateway_id)
 
@@ -487,7 +503,7 @@ class GatewayProcess:
             file = FleetFile.from_json(frame.config)
             if self._driver is not None and self._server is not None:
                 self._note_key_uses(self._driver)
-                settings = settings_of(file, self._hot_path)
+                settings = settings_of(file, self._hot_path, self._runner_secret)
                 self._targets = self._targets_of(file, asyncio.get_running_loop())
                 self._driver.reconfigure(settings, self._targets)
                 self._follow_keys(file, self._driver)
@@ -590,6 +606,14 @@ class GatewayProcess:
 
 def _origins(file: FleetFile) -> tuple[str, ...]:
     return tuple(file.gateway.cors_origins)
+
+
+def _read_secret(path: Path) -> bytes:
+    """The secret of the batch runner of this run; empty: no batch process was started."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 def _settle_memory() -> None:

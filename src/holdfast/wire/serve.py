@@ -42,6 +42,7 @@ from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
 from holdfast.ui.terminal.untrusted_text import escape_json
+from holdfast.wire.batch_secret import write_secret
 from holdfast.wire.key_stores import open_key_store
 from holdfast.wire.own_token import announced, hash_in, keep_token
 from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
@@ -198,6 +199,10 @@ def serve(
             admin,
             in_order=not takeover,  # else they listen as their gateways come
         )
+        if file.batch.enabled:
+            folder = (state_dir or default_state_dir(path, os.environ)) / "batch"
+            write_secret(run_dir)
+            tree.batch = _batch_child(ours, path, run_dir, folder, served.data)
         if host.beside is None:
             for line in _banner(file, sockets[0], admin[0]):
                 say(line)
@@ -324,6 +329,14 @@ def _gateway_child(
     arguments += ["--state-dir", str(state_dir.resolve())]
     fds = ["--listen-fd", str(listen_fd)]
     return Child(f"gateway-{index}", [*command, *arguments, *fds], (listen_fd,))
+
+
+def _batch_child(
+    command: Sequence[str], path: Path, run_dir: Path, folder: Path, gateway_url: str
+) -> Child:
+    arguments = ["batch-process", "--config", str(path.resolve()), "--run-dir", str(run_dir)]
+    arguments += ["--folder", str(folder.resolve()), "--gateway-url", gateway_url]
+    return Child("batch", [*command, *arguments])
 
 
 def _banner(file: FleetFile, data: socket.socket, admin: socket.socket) -> list[str]:
@@ -535,6 +548,37 @@ async def _gateway(
     await gateway.run(listener, lambda: tell(ACCEPTS))
 
 
+def run_batch(
+    path: Path, run_dir: Path, folder: Path, gateway_url: str, notice_fd: int | None
+) -> None:
+    """Run the batch process until SIGTERM; what it has not finished is given back."""
+    configure_logging()
+    _keep_from_children(notice_fd)
+    _die_with_parent(notice_fd)
+    uvloop.run(_batch(path, run_dir, folder, gateway_url, _teller(notice_fd)))
+
+
+async def _batch(
+    path: Path, run_dir: Path, folder: Path, gateway_url: str, tell: Callable[[bytes], bool]
+) -> None:
+    # Control and gateways do without.
+    from holdfast.batch.process import BatchPlace, BatchProcess  # noqa: PLC0415
+    from holdfast.wire.queue_store import open_queue_store  # noqa: PLC0415
+
+    file = load(path, FleetFile)
+    process = BatchProcess(
+        BatchPlace(folder, run_dir, gateway_url),
+        file,
+        lambda own: open_queue_store(file.batch.store, own),
+    )
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, process.stop)
+    loop.add_signal_handler(signal.SIGTERM, process.stop)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # the file is read at the start
+    _beat(loop, tell)
+    await process.run(lambda: tell(ACCEPTS))
+
+
 def _teller(notice_fd: int | None) -> Callable[[bytes], bool]:
     """Make the function that writes notices to the supervisor; it never waits for a reader."""
     if notice_fd is not None:
@@ -581,6 +625,7 @@ __all__ = [
     "ServeOptions",
     "ServedFleet",
     "configure_logging",
+    "run_batch",
     "run_control",
     "run_gateway",
     "serve",

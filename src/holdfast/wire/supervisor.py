@@ -45,6 +45,7 @@ _SUCCESSOR_S: Final = 20.0  # a leaving gateway waits no longer for its successo
 ACCEPTS: Final = b"A"  # what a gateway says on its pipe
 LEAVES: Final = b"L"
 _HURRY_S: Final = 3.0  # asked twice: control still ends its replicas, the kind way takes less
+_BATCH_STOP_S: Final = 10.0  # it gives back what it has not finished: nothing is lost
 _ALONE_LOOK_S: Final = 1.0  # how often a successor looks whether its predecessor is gone
 
 _log = structlog.get_logger("holdfast.serve")
@@ -71,6 +72,7 @@ class Tree:
     gateways: list[Child]
     sockets: list[socket.socket] = field(default_factory=list)  # of the gateways, kept open
     admin: list[socket.socket] = field(default_factory=list)
+    batch: Child | None = None  # works batches off; stopped first, while gateways still serve
     in_order: bool = False  # the sockets began to listen in this order, one for each gateway
 
 
@@ -121,7 +123,7 @@ class Supervisor:
             loop.add_signal_handler(number, handler)
         looking = [loop.create_task(one) for one in (self._end_steering(), self._watch_children())]
         try:
-            for child in (self._tree.control, *self._tree.gateways):
+            for child in self._children():
                 self._start(child)
             await self._stop.wait()
             await self._take_down()
@@ -151,6 +153,11 @@ class Supervisor:
             self._tree.control.process.send_signal(signal.SIGHUP)
 
     # --- children ---
+
+    def _children(self) -> list[Child]:
+        tree = self._tree
+        beside = [] if tree.batch is None else [tree.batch]
+        return [tree.control, *tree.gateways, *beside]
 
     def _start(self, child: Child) -> None:
         if self._stop.is_set():
@@ -220,7 +227,7 @@ class Supervisor:
         for left in [one for one in self._leaving if one.poll() is not None]:
             name = self._leaving.pop(left)
             _log.info("left", child=name, pid=left.pid, status=left.returncode)
-        for child in (self._tree.control, *self._tree.gateways):
+        for child in self._children():
             process = child.process
             if process is None or process.poll() is None:
                 continue
@@ -237,8 +244,7 @@ class Supervisor:
         """Look for frozen children until stopping begins: the end has deadlines of its own."""
         while not self._stop.is_set():
             await asyncio.sleep(self._watcher.config.look_s)
-            tree = self._tree
-            here = [(child.name, child.process) for child in (tree.control, *tree.gateways)]
+            here = [(child.name, child.process) for child in self._children()]
             watched = [WatchedProcess(name, process) for name, process in here if process]
             leaving = self._leaving.items()
             watched += [WatchedProcess(name, process, draining=True) for process, name in leaving]
@@ -300,6 +306,10 @@ class Supervisor:
         if steered:
             _log.info("new connections go to the successor")
             await asyncio.sleep(_HANDSHAKE_S)
+        if tree.batch is not None:
+            for process in self._running([tree.batch]):
+                process.send_signal(signal.SIGTERM)
+            await self._gone([tree.batch], _BATCH_STOP_S)
         for process in self._running(tree.gateways):
             process.send_signal(signal.SIGINT)  # SIGTERM would ask for successors
         for own in (tree.sockets, tree.admin):
@@ -345,7 +355,8 @@ class Supervisor:
     def _kill_everybody(self) -> None:
         """Kill all children, so that none outlives the supervisor."""
         tree = self._tree
-        for process in (*self._running(tree.gateways), *self._running([tree.control])):
+        alone = [tree.control] if tree.batch is None else [tree.control, tree.batch]
+        for process in (*self._running(tree.gateways), *self._running(alone)):
             process.kill()
             process.wait()
         for reading in list(self._pipes):

@@ -10,7 +10,7 @@ where a dump finds them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
 from time import time
@@ -30,6 +30,8 @@ from holdfast.core.types import Priority
 from holdfast.gateway.api.errors import INVALID, ApiError
 
 _log = structlog.get_logger("holdfast.gateway.keys")
+RUNNER_HEADER: Final = b"x-holdfast-runner"  # the batch runner's secret
+TENANT_HEADER: Final = b"x-holdfast-tenant"  # in whose name it asks
 _OTHERS: Final = (b"api-key", b"x-api-key")  # Azure's clients, and Anthropic's
 _EXPIRED: Final = "The API key has expired. Ask the operator of this service for a new one."
 _SHORT: Final = (
@@ -154,6 +156,34 @@ class TenantDirectory:
             _log.warning("weak API key", tenant=tenant.name, why=told, fix=fix)
 
 
+class RunnerDirectory(TenantDirectory):
+    """A ``TenantDirectory`` that also knows the batch runner, which asks in tenants' names.
+
+    Used only where a batch process runs: requests elsewhere pay nothing for it. The runner shows a
+    secret of this run; its requests have the tenant's name, rights and quota, and batch priority.
+    """
+
+    __slots__ = ("_as_batch", "_secret")
+
+    def __init__(self, sections: Sequence[TenantSection], secret: bytes) -> None:
+        super().__init__(sections)
+        self._secret = secret
+        self._as_batch = {
+            name.encode(): replace(tenant, priority=Priority.BATCH)
+            for name, tenant in self.by_name.items()
+        }
+
+    def who(self, headers: Mapping[bytes, bytes]) -> Tenant:
+        """Return the tenant of a key, or the one in whose name the runner asks. Hot."""
+        shown = headers.get(RUNNER_HEADER)
+        if shown is None:
+            return super().who(headers)
+        tenant = self._as_batch.get(headers.get(TENANT_HEADER, b""))
+        if not compare_digest(shown, self._secret) or tenant is None:
+            _refuse()
+        return tenant
+
+
 def _key_of(headers: Mapping[bytes, bytes]) -> bytes:
     """The one key that was sent, in whichever header; empty where there is none, or several."""
     value = headers.get(b"authorization")
@@ -170,4 +200,4 @@ def _refuse() -> NoReturn:
     raise ApiError(401, INVALID, "invalid_api_key", _REFUSAL)
 
 
-__all__ = ["Tenant", "TenantDirectory"]
+__all__ = ["RUNNER_HEADER", "TENANT_HEADER", "RunnerDirectory", "Tenant", "TenantDirectory"]

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from holdfast.core.intake.byte_budget import ByteAccount
 from holdfast.gateway.http import syntax
-from holdfast.gateway.http.interfaces import Listener
+from holdfast.gateway.http.interfaces import BodySink, Listener
 from holdfast.gateway.http.loop_turn import LoopTurn
 
 JOINED_BYTES_MAX: Final = 65_536  # above, copying a body costs more than a second piece
@@ -74,6 +74,7 @@ class ClientExchange:
         "old",
         "path",
         "query",
+        "sink",
         "size",
         "stage",
         "started",
@@ -97,6 +98,7 @@ class ClientExchange:
         self.listener: Listener | None = None
         self.account: ByteAccount | None = None
         self.started = False
+        self.sink: BodySink | None = None
         self.connection: ExchangeConnection | None = connection
         self.stage = NEW
         self.charged = UNCHARGED  # bytes that stand in the account while it is under way
@@ -109,6 +111,16 @@ class ClientExchange:
         self.framing = _CHUNKED
         self.lines = b""  # further header lines of the answer: CORS, keep-alive
         self.direct: bytes | None = None  # answered 204 with these lines, without the app
+
+    def pause_body(self) -> None:
+        """Stop reading the rest of the request: its sink has no room."""
+        if self.connection is not None and not self.complete:
+            self.connection.transport.pause_reading()
+
+    def resume_body(self) -> None:
+        """Read the rest of the request again."""
+        if self.connection is not None and not self.complete:
+            self.connection.transport.resume_reading()
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a whole response: status, header lines and body; the exchange is then over."""

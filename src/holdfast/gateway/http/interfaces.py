@@ -26,6 +26,13 @@ class Listener(Protocol):
         """Resume producing output: the client's write buffer has room again."""
 
 
+class BodySink(Protocol):
+    """Takes the body of a request piece by piece, for requests too large to be held."""
+
+    def on_body(self, data: bytes) -> None:
+        """Take the next piece; ``on_request`` of the app follows the last one."""
+
+
 class Exchange(Protocol):
     """One request of a client, and the methods that send its response."""
 
@@ -38,6 +45,13 @@ class Exchange(Protocol):
     listener: Listener | None  # set by whoever answers later than at once
     account: ByteAccount | None  # set by on_head: where the request and its bytes are counted
     started: bool  # a response head was written
+    sink: "BodySink | None"  # set by on_head: takes the body as it comes, in place of ``body``
+
+    def pause_body(self) -> None:
+        """Stop reading the rest of the request from the client until ``resume_body``."""
+
+    def resume_body(self) -> None:
+        """Read the rest of the request again."""
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a whole response. ``headers``: lines that each end in CRLF, without lengths."""
@@ -100,4 +114,4 @@ class Call(Protocol):
         """Read the response again after ``pause``."""
 
 
-__all__ = ["App", "Call", "Caller", "Exchange", "Listener"]
+__all__ = ["App", "BodySink", "Call", "Caller", "Exchange", "Listener"]

@@ -41,6 +41,8 @@ from holdfast.gateway.http.syntax import Cors, Refusal
 
 PIPELINED_MAX: Final = 64  # requests that wait; clients that pipeline at all send fewer
 
+UPLOAD_PATH: Final = b"/v1/files"  # whose bodies may be larger: they are passed on as they come
+
 _UNSEEN: Final = -1
 
 Known = tuple[bytes, bytes, bytes, dict[bytes, bytes], bytes]
@@ -251,7 +253,7 @@ class RequestParser:
         if stated is not None:
             exchange.stated = int(stated)
             if exchange.stated > config.body_bytes_max:
-                self._refuse(syntax.BODY_TOO_LARGE)
+                self._allow_upload(exchange, exchange.stated)
         if b"transfer-encoding" in headers:
             self._refuse(syntax.check_coding(headers[b"transfer-encoding"], old=exchange.old))
         if b"expect" in headers and not exchange.old:
@@ -278,7 +280,7 @@ class RequestParser:
         assert exchange is not None
         exchange.size = size = exchange.size + len(data)
         if size > exchange.body_max:
-            self._refuse(syntax.BODY_TOO_LARGE)
+            self._allow_upload(exchange, size)
         if size == len(data):
             exchange.body = data
         elif self._body is None:  # one buffer: a list of tiny pieces would take twenty times more
@@ -310,6 +312,23 @@ class RequestParser:
             self.failure = refusal
             raise _RefusedError
 
+    def _allow_upload(self, exchange: ClientExchange, size: int) -> None:
+        """Raise the limit of a body that is an upload; refuse it where it is none or too large."""
+        upload = exchange.path == UPLOAD_PATH and exchange.method == b"POST"
+        if not upload or size > self._config.upload_bytes_max:
+            self._refuse(syntax.BODY_TOO_LARGE)
+        exchange.body_max = self._config.upload_bytes_max
+
+    def take_body(self) -> bytes:
+        """Hand over what is here of the incomplete body; it is counted, and kept no longer."""
+        exchange = self.incoming
+        if exchange is None:
+            return b""
+        piece = exchange.body if self._body is None else bytes(self._body)
+        exchange.body = b""
+        self._body = None
+        return piece
+
     def _note(self, exchange: ClientExchange, url: bytes) -> int:
         """Where the first head ends in what is being parsed; it may be known again."""
         data, headers = self._data, exchange.headers
@@ -319,6 +338,7 @@ class RequestParser:
         end = end_of_head(data)
         plain = not (exchange.closes or exchange.expects or b"transfer-encoding" in headers)
         plain = plain and exchange.direct is None and self._replay is None
+        plain = plain and exchange.path != UPLOAD_PATH  # its body may be larger than any other
         if plain and end + LENGTH_SPARE <= self._config.header_bytes_max:
             said = (exchange.method, exchange.path, exchange.query, headers, exchange.lines)
             self._known.learn(data[:end], said)
@@ -387,4 +407,4 @@ class RequestParser:
         self.feed(b"POST / HTTP/1.1\r\n%b\r\n\r\n%b" % (framing, rest))
 
 
-__all__ = ["PIPELINED_MAX", "RequestParser"]
+__all__ = ["PIPELINED_MAX", "UPLOAD_PATH", "RequestParser"]

@@ -275,6 +275,8 @@ class ClientConnection(asyncio.Protocol):
         if exchange.size > exchange.body_max or exchange.stated > exchange.body_max:
             self.refuse(syntax.BODY_TOO_LARGE)
             return
+        if exchange.sink is not None:
+            return  # nothing of its body is held here
         if exchange.complete:
             account = exchange.account
             if account is not None:
@@ -313,6 +315,10 @@ class ClientConnection(asyncio.Protocol):
         if exchange.expects:
             exchange.expects = False
             self.turn.put(self.transport, syntax.CONTINUE)
+        if exchange.sink is not None:
+            self._wait(None)  # whoever takes it has limits of time of its own
+            exchange.sink.on_body(self._intake.take_body())
+            return False
         if self._where is not server.bodies:
             self._wait(server.bodies)
         server.stalls.pop(self, None)

@@ -20,6 +20,7 @@ from holdfast.gateway.api.bodies import check_coding
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.api.idempotency import HEADER as KEY_HEADER
 from holdfast.gateway.http.interfaces import Exchange
+from holdfast.gateway.request.batch_relay import BatchRelay, RelayedRequest
 from holdfast.gateway.request.comparisons import Comparisons
 from holdfast.gateway.request.flow_port import FlowPort, News
 from holdfast.gateway.request.keyed_requests import KeyedRequests
@@ -63,6 +64,7 @@ class RequestDriver:
         self.comparisons.configure(settings.comparison)
         self.keyed: KeyedRequests | None = None  # None: idempotency keys are not served
         self._retired: list[KeyedRequests] = []  # of earlier configs, until nobody waits in them
+        self.relay: BatchRelay | None = None  # where a batch process runs beside this gateway
         self._context = RequestContext(
             self.port, self.targets, self.observer, TokenRatios(), self.comparisons
         )
@@ -98,6 +100,8 @@ class RequestDriver:
         except ApiError as error:
             if self.readiness.knows(exchange.path):
                 self.readiness.answer(exchange, port.flow, self.now_ns())
+            elif self.relay is not None and self.relay.serves(exchange.path):
+                self._begin_relay(self.relay, exchange)
             else:
                 request_id = b"%b%x" % (self.name, port.next_serial())
                 refuse(exchange, error, request_id, self.observer.counters)
@@ -113,6 +117,9 @@ class RequestDriver:
     def on_request(self, exchange: Exchange) -> None:
         """Serve a request whose body is complete."""
         proxied = exchange.listener
+        if isinstance(proxied, RelayedRequest):
+            proxied.end(exchange.body)
+            return
         if not isinstance(proxied, ProxiedRequest):
             raise TypeError("a request that on_head did not admit")
         if proxied.route.lists_models:
@@ -121,6 +128,16 @@ class RequestDriver:
             self.keyed.begin(proxied)
         else:
             proxied.begin()
+
+    def _begin_relay(self, relay: BatchRelay, exchange: Exchange) -> None:
+        """Pass a request for files or batches on, in the name of its tenant."""
+        request_id = b"%b%x" % (self.name, self.port.next_serial())
+        try:
+            tenant = self.port.settings.tenants.who(exchange.headers)
+        except ApiError as error:
+            refuse(exchange, error, request_id, self.observer.counters)
+            return
+        relay.begin(exchange, tenant.name, request_id)
 
     # --- control's side --------------------------------------------------------------------------
 

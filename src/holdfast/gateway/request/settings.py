@@ -14,7 +14,7 @@ from holdfast.core.intake.shortages import Shortages
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
-from holdfast.gateway.api.authentication import TenantDirectory
+from holdfast.gateway.api.authentication import RunnerDirectory, TenantDirectory
 from holdfast.gateway.api.prompts import BLOCK_ENDS
 from holdfast.gateway.api.routes import Api
 from holdfast.gateway.api.virtual_models import VirtualModels
@@ -55,8 +55,11 @@ class Settings:
         return api is Api.COMPLETIONS and model in self.prompt_continued
 
 
-def settings_of(file: FleetFile, hot_path: HotPath = FAST) -> Settings:
-    """Build the settings of a fleet file; a hook that cannot be imported raises ``ConfigError``."""
+def settings_of(file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes = b"") -> Settings:
+    """Build the settings of a fleet file; a hook that cannot be imported raises ``ConfigError``.
+
+    ``runner_secret``: that of the batch runner of this run; empty where there is none.
+    """
     names = [model.name for model in file.models]
     virtual = VirtualModels(file.virtual_models, names)
     public = dict.fromkeys(names, False)
@@ -72,7 +75,7 @@ def settings_of(file: FleetFile, hot_path: HotPath = FAST) -> Settings:
         limits=gateway.limits,
         stream=gateway.stream,
         upstream=gateway.upstream,
-        tenants=TenantDirectory(file.tenants),
+        tenants=_directory(file, runner_secret),
         budget=gateway.budget,
         virtual=virtual,
         public_models=public,
@@ -88,6 +91,12 @@ def settings_of(file: FleetFile, hot_path: HotPath = FAST) -> Settings:
 
 
 NO_DETOURS: Final[Mapping[str, str]] = {}
+
+
+def _directory(file: FleetFile, runner_secret: bytes) -> TenantDirectory:
+    if runner_secret:
+        return RunnerDirectory(file.tenants, runner_secret)
+    return TenantDirectory(file.tenants)
 
 
 def _reads_prefixes(model: ModelSection) -> bool:

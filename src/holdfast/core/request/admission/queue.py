@@ -228,6 +228,11 @@ class FairQueue:
         self._classes[priority].counters.charge(tenant, tokens * self.config.output_weight)
 
     @property
+    def waiting_interactive(self) -> int:
+        """How many requests of people wait here, without those of batches."""
+        return len(self._interactive.entries)
+
+    @property
     def expires_at_next(self) -> int | None:
         """The earliest time at which ``expire`` has a request to remove; ``None`` if none waits."""
         for entry in self._overdue.values():

@@ -1,0 +1,243 @@
+"""``/v1/files``: upload, list, look at, read and delete files, each tenant only its own."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from holdfast.batch.api_answers import json_answer, number, tenant_of
+from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, no_file
+from holdfast.batch.file_store import FileStore, PartialFile
+from holdfast.batch.form_stream import Field, FileBegun, FileData, FileEnded, FormStream
+from holdfast.storage.batch_records import BatchRecords, FileRecord, RecordsFullError
+
+PURPOSES: Final = ("batch",)  # what a client may upload; outputs are ``batch_output``
+OUTPUT_PURPOSE: Final = "batch_output"
+EXPIRES_MIN_S: Final = 3_600  # as OpenAI bounds it
+EXPIRES_MAX_S: Final = 2_592_000
+_LIST_MAX: Final = 10_000
+_NAME_MAX: Final = 255
+_PIECE_BYTES: Final = 256 << 10
+
+
+def file_json(record: FileRecord) -> dict[str, Any]:
+    """A file as OpenAI's API shows it."""
+    return {
+        "id": record.id,
+        "object": "file",
+        "bytes": record.bytes,
+        "created_at": record.created_at,
+        "expires_at": record.expires_at,
+        "filename": record.name,
+        "purpose": record.purpose,
+        "status": "processed",
+        "status_details": None,
+    }
+
+
+class FilesApi:
+    """The handlers of ``/v1/files``."""
+
+    def __init__(self, records: BatchRecords, store: FileStore) -> None:
+        self._records = records
+        self._store = store
+        self._arriving: dict[str, int] = {}  # bytes of uploads under way, by tenant
+
+    def routes(self) -> list[Route]:
+        """The routes of all handlers."""
+        return [
+            Route("/v1/files", self.create, methods=["POST"]),
+            Route("/v1/files", self.list, methods=["GET"]),
+            Route("/v1/files/{file_id}", self.retrieve, methods=["GET"]),
+            Route("/v1/files/{file_id}", self.delete, methods=["DELETE"]),
+            Route("/v1/files/{file_id}/content", self.content, methods=["GET"]),
+        ]
+
+    async def create(self, request: Request) -> Response:
+        """Take an upload: to disk as it comes, accepted when it is synced."""
+        tenant = tenant_of(request)
+        form = FormStream(request.headers.get("content-type", ""))
+        limits = self._store.limits
+        count, used = await asyncio.to_thread(self._records.used, tenant)
+        if count >= limits.tenant_files_max:
+            message = f"You have {count} files, which is the limit; delete some."
+            raise ApiRefusalError(429, "files_quota_exceeded", message)
+        upload = _Upload(used + self._arriving.get(tenant, 0))
+        try:
+            async for data in request.stream():
+                await self._take(upload, form.feed(data), tenant)
+            return await self._accept(upload, form, tenant)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        finally:
+            self._arriving[tenant] = self._arriving.get(tenant, 0) - upload.counted
+            if not self._arriving[tenant]:
+                del self._arriving[tenant]
+            if upload.file is not None:
+                await asyncio.to_thread(upload.file.drop)
+
+    async def _take(self, upload: "_Upload", events: list[Any], tenant: str) -> None:
+        limits = self._store.limits
+        for event in events:
+            if isinstance(event, Field):
+                upload.fields[event.name] = event.value
+            elif isinstance(event, FileBegun):
+                if event.field != "file":
+                    raise invalid("Send the file in the field 'file'.", "file")
+                upload.name = event.filename[:_NAME_MAX]
+                upload.file = await asyncio.to_thread(self._store.begin)
+            elif isinstance(event, FileData) and upload.file is not None:
+                size = len(event.data)
+                if upload.file.bytes + size > limits.file_bytes_max:
+                    message = f"A file may have {limits.file_bytes_max} bytes; split it."
+                    raise ApiRefusalError(413, "file_too_large", message, "file")
+                if upload.used + upload.file.bytes + size > limits.tenant_bytes_max:
+                    message = (
+                        f"Your files may have {limits.tenant_bytes_max} bytes together; "
+                        "delete some."
+                    )
+                    raise ApiRefusalError(429, "files_quota_exceeded", message, "file")
+                upload.counted += size
+                self._arriving[tenant] = self._arriving.get(tenant, 0) + size
+                await asyncio.to_thread(upload.file.write, event.data)
+            elif isinstance(event, FileEnded):
+                upload.complete = True
+
+    async def _accept(self, upload: "_Upload", form: FormStream, tenant: str) -> Response:
+        purpose = upload.fields.get("purpose")
+        if not form.complete or not upload.complete or upload.file is None:
+            raise invalid("The form has no complete file in the field 'file'.", "file")
+        if purpose is None:
+            raise invalid("Send the field 'purpose'.", "purpose", "missing_required_parameter")
+        if purpose not in PURPOSES:
+            raise invalid(f"Use one of the purposes {', '.join(PURPOSES)}.", "purpose")
+        now = int(time.time())
+        keep_s = _expires_after(upload.fields)
+        if keep_s is None:
+            keep_s = int(self._store.limits.keep_s)
+        record = FileRecord(
+            upload.file.id, tenant, purpose, upload.name, upload.file.bytes, now, now + keep_s
+        )
+        await asyncio.to_thread(_keep, upload.file, self._records, record)
+        return json_answer(file_json(record))
+
+    async def list(self, request: Request) -> Response:
+        """Answer with the files of the tenant."""
+        tenant, query = tenant_of(request), request.query_params
+        limit = number(query.get("limit"), "limit", 1_000, _LIST_MAX)
+        order = query.get("order", "desc")
+        if order not in {"asc", "desc"}:
+            raise invalid("Use asc or desc.", "order")
+        found = await asyncio.to_thread(
+            self._records.files,
+            tenant,
+            limit + 1,
+            purpose=query.get("purpose"),
+            after=query.get("after"),
+            newest_first=order == "desc",
+        )
+        shown = [file_json(record) for record in found[:limit]]
+        return json_answer(
+            {
+                "object": "list",
+                "data": shown,
+                "first_id": shown[0]["id"] if shown else None,
+                "last_id": shown[-1]["id"] if shown else None,
+                "has_more": len(found) > limit,
+            }
+        )
+
+    async def retrieve(self, request: Request) -> Response:
+        """Answer with what is known of a file."""
+        return json_answer(file_json(await self._own(request)))
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a file; one that a running batch reads is refused."""
+        record = await self._own(request)
+        running = await asyncio.to_thread(self._in_use, record)
+        if running:
+            message = f"The file is the input of {running}, which has not ended; cancel it first."
+            raise ApiRefusalError(409, "file_in_use", message, "id")
+        await asyncio.to_thread(self._records.drop_file, record.id)
+        await asyncio.to_thread(self._store.delete, record.id)
+        return json_answer({"id": record.id, "object": "file", "deleted": True})
+
+    async def content(self, request: Request) -> Response:
+        """Answer with the bytes of a file, piece by piece."""
+        record = await self._own(request)
+        file = await asyncio.to_thread(self._store.open, record.id)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            try:
+                while data := await asyncio.to_thread(file.read, _PIECE_BYTES):
+                    yield data
+            finally:
+                file.close()
+
+        return StreamingResponse(
+            pieces(),
+            media_type="application/octet-stream",
+            headers={"content-length": str(record.bytes)},
+        )
+
+    async def _own(self, request: Request) -> FileRecord:
+        file_id = request.path_params["file_id"]
+        record = await asyncio.to_thread(self._records.file, tenant_of(request), file_id)
+        if record is None:
+            raise no_file(file_id)
+        return record
+
+    def _in_use(self, record: FileRecord) -> str | None:
+        states = ("validating", "in_progress", "finalizing", "cancelling", "expiring")
+        for batch in self._records.batches_in(states):
+            if batch.input_file_id == record.id:
+                return batch.id
+        return None
+
+
+class _Upload:
+    """What is known of an upload under way."""
+
+    def __init__(self, used: int) -> None:
+        self.used = used  # bytes of the tenant's other files
+        self.counted = 0
+        self.fields: dict[str, str] = {}
+        self.file: PartialFile | None = None
+        self.name = ""
+        self.complete = False
+
+
+def _keep(file: PartialFile, records: BatchRecords, record: FileRecord) -> None:
+    file.keep()
+    try:
+        records.add_file(record)
+    except RecordsFullError as error:
+        raise disk_full() from error
+
+
+def _expires_after(fields: dict[str, str]) -> int | None:
+    """Seconds that ``expires_after[anchor]`` and ``expires_after[seconds]`` ask for, if any."""
+    anchor, given = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
+    if anchor is None and given is None:
+        return None
+    if anchor != "created_at":
+        raise invalid("Use the anchor created_at.", "expires_after[anchor]")
+    return check_expiry(given, "expires_after[seconds]")
+
+
+def check_expiry(given: Any, param: str) -> int:
+    """The seconds after which a file expires, checked."""
+    try:
+        found = int(given)
+    except (TypeError, ValueError):
+        found = -1
+    if not EXPIRES_MIN_S <= found <= EXPIRES_MAX_S:
+        raise invalid(f"Use {EXPIRES_MIN_S} to {EXPIRES_MAX_S} seconds.", param)
+    return found
+
+
+__all__ = ["OUTPUT_PURPOSE", "PURPOSES", "FilesApi", "check_expiry", "file_json"]

@@ -1,0 +1,168 @@
+"""A batch's line as an item of a queue: its id, its payload, and the record of its end.
+
+queue    batch/TENANT/MODEL: tenants take turns, and a model that is down holds up no other
+group    the batch
+id       BATCH/LINE, so that a line that is enqueued twice is one item
+payload  where the line stands in the input file; its text is read when it is sent
+result   the line of the output or error file; a long one lies in a file of its own
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from holdfast.batch.file_store import refusing_full_disk, sync_folder
+from holdfast.batch.input_lines import InputLine
+from holdfast.queue_port import NAME_CHARACTERS_MAX, NewItem
+
+PREFIX: Final = "batch/"
+RECEIVES_BOUND: Final = 10  # even where no failure was the item's own: restarts of the runner count
+RESULT_BYTES_MAX: Final = 256 << 10  # in the queue's store; an embedding of a book is longer
+_BESIDE: Final = b"@"  # begins a result that names a file; a line begins with a brace
+
+
+class ItemPayload(msgspec.Struct, frozen=True, array_like=True):
+    """Where the line of an item stands in the batch's input file."""
+
+    line: int
+    offset: int
+    length: int
+    custom_id: str
+
+
+@dataclass(slots=True, frozen=True)
+class ItemQueue:
+    """The tenant and the model of one queue."""
+
+    tenant: str
+    model: str
+
+    @property
+    def name(self) -> str:
+        """The queue's name in the store."""
+        return f"{PREFIX}{self.tenant}/{self.model}"
+
+    @property
+    def fits(self) -> bool:
+        """Whether the name is one that a store takes."""
+        return len(self.name) <= NAME_CHARACTERS_MAX and self.name.isprintable()
+
+
+def queue_of(name: str) -> ItemQueue | None:
+    """Read a queue's name; None for a queue that holds no lines of batches."""
+    if not name.startswith(PREFIX):
+        return None
+    tenant, _, model = name.removeprefix(PREFIX).partition("/")
+    return ItemQueue(tenant, model) if model else None
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(ItemPayload).decode
+
+
+def new_item(batch_id: str, tenant: str, line: InputLine, deadline: float) -> NewItem:
+    """The item of one line."""
+    payload = ItemPayload(line.number, line.offset, line.length, line.custom_id)
+    return NewItem(
+        f"{batch_id}/{line.number}",
+        _encode(payload),
+        group=batch_id,
+        tenant=tenant,
+        deadline=deadline,
+        max_receives=RECEIVES_BOUND,
+    )
+
+
+def payload_of(data: bytes) -> ItemPayload:
+    """Read an item's payload."""
+    return _decode(data)
+
+
+def line_of(item_id: str) -> int:
+    """The number of the line that an item's id names."""
+    return int(item_id.rpartition("/")[2])
+
+
+def answer_line(item_id: str, custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
+    """The line of the output or error file for an answer of the gateway, with a line break."""
+    try:
+        checked: Any = orjson.Fragment(body) if orjson.loads(body) is not None else None
+    except orjson.JSONDecodeError:
+        checked = None
+    return _line(
+        item_id,
+        custom_id,
+        {"status_code": status, "request_id": request_id, "body": checked},
+        None,
+    )
+
+
+def error_line(item_id: str, custom_id: str, code: str, message: str) -> bytes:
+    """The line of the error file for an item without an answer, with a line break."""
+    return _line(item_id, custom_id, None, {"code": code, "message": message})
+
+
+def _line(item_id: str, custom_id: str, response: Any, error: Any) -> bytes:
+    told = {
+        "id": f"batch_req_{item_id.replace('/', '_').removeprefix('batch_')}",
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
+    return orjson.dumps(told) + b"\n"
+
+
+class LongResults:
+    """Results too long for a queue's store: a file each, synced before the queue names it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+
+    def put(self, item_id: str, line: bytes) -> bytes:
+        """Return what to record in the queue: the line itself, or the name of its file."""
+        if len(line) <= RESULT_BYTES_MAX:
+            return line
+        path = self._path(item_id)
+        part = path.with_suffix(".part")
+        with refusing_full_disk():
+            part.touch(mode=0o600)
+            with part.open("wb") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+            part.rename(path)
+            sync_folder(self._folder)
+        return _BESIDE + path.name.encode()
+
+    def get(self, result: bytes) -> bytes:
+        """Return the line of a recorded result."""
+        if result.startswith(_BESIDE):
+            return (self._folder / result[1:].decode()).read_bytes()
+        return result
+
+    def drop(self, batch_id: str) -> None:
+        """Delete the long results of a batch that ended."""
+        for path in self._folder.glob(f"{batch_id}_*"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, item_id: str) -> Path:
+        return self._folder / item_id.replace("/", "_")
+
+
+__all__ = [
+    "PREFIX",
+    "ItemPayload",
+    "ItemQueue",
+    "LongResults",
+    "answer_line",
+    "error_line",
+    "line_of",
+    "new_item",
+    "payload_of",
+    "queue_of",
+]

@@ -1,0 +1,39 @@
+"""The bounds of files and batches: of one, and of one tenant."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.core.types import require
+
+DAY_S: Final = 86_400.0
+
+
+@dataclass(slots=True, frozen=True)
+class BatchLimits:
+    """How large files and batches may be, how many a tenant may have, how long they are kept."""
+
+    file_bytes_max: int = 200 << 20  # of one file; OpenAI's own bound for batches
+    lines_max: int = 50_000  # requests of one batch; OpenAI's own bound, too
+    models_max: int = 16  # different models in one batch; each has a queue of its own
+    tenant_bytes_max: int = 20 << 30  # files of one tenant, outputs too; a hundred full uploads
+    tenant_files_max: int = 10_000  # files of one tenant; listing them stays quick
+    tenant_batches_max: int = 50  # batches of one tenant that have not ended
+    disk_free_min: int = 1 << 30  # bytes that stay free on the disk: below, uploads are refused
+    window_s: float = DAY_S  # for a batch to end; OpenAI offers "24h" alone
+    keep_s: float = 30 * DAY_S  # files of batches that name no end of their own; as OpenAI does
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("file_bytes_max", "lines_max", "models_max", "tenant_bytes_max"),
+            *("tenant_files_max", "tenant_batches_max", "window_s", "keep_s"),
+        ):
+            value = getattr(self, name)
+            require(value > 0, f"batch.limits.{name}", f"is {value}", "use more than 0")
+        free = self.disk_free_min
+        require(free >= 0, "batch.limits.disk_free_min", f"is {free}", "use 0 bytes or more")
+        fits = self.file_bytes_max <= self.tenant_bytes_max
+        fix = f"use at most batch.limits.tenant_bytes_max, {self.tenant_bytes_max}"
+        require(fits, "batch.limits.file_bytes_max", f"is {self.file_bytes_max}", fix)
+
+
+__all__ = ["DAY_S", "BatchLimits"]

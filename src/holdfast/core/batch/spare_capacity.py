@@ -1,0 +1,144 @@
+"""How many batch items of one model may run now, beside the requests of people.
+
+Batch work fills what is free and gives way at once. Two things can free a slot for a person: no new
+item is sent, and an item that has only just begun is taken back (its prompt is read again later;
+one that has run for long is left alone, since its work would be lost).
+
+    people wait             take back as many young items as people wait, and send none for a while
+    first tokens got late   a smaller share, step by step, until they are as before
+    nobody waits, slots     grow into the free slots, except a reserve for whoever comes next
+    nobody waits, unknown   grow by one at a time (no limit of the engine is known)
+    gateways are silent     unknown is neither free nor full: keep a small number going
+
+What "late" means is learned: the p95 of first tokens while no batch item ran. Rejected: a fixed
+share of the slots. At night it wastes the fleet, at noon it is too much. Rejected: leaving it all
+to the gateway's queue, which serves people first; by then every slot is held by an item.
+"""
+
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Final
+
+from holdfast.core.stats import Ewma
+from holdfast.core.types import SECOND, nanos, require
+
+
+@dataclass(slots=True, frozen=True)
+class SpareCapacityConfig:
+    """How fast batch work grows into free slots, and how fast it gives way."""
+
+    reserve_share: float = (
+        0.1  # of the slots stay free for people: at 10 slots one can come at once
+    )
+    reserve_min: int = 1  # slots; a fleet of one slot runs batch only while nobody comes
+    growth_share: float = 0.25  # of the slots, in one look: full in four looks, 0.4 s
+    unknown_max: int = 16  # items at once where the engine's limit is not known
+    silent_max: int = 2  # items at once while no gateway reports; a restart takes seconds
+    silent_s: float = 3.0  # reports come ten times a second: so long without one is silence
+    hold_s: float = 0.5  # after people waited, nothing is sent: their requests get the slots first
+    late_factor: float = 1.5  # first tokens so many times later than without batch: too much
+    late_share: float = 0.8  # of the present items remain after each look at late first tokens
+    young_s: float = 1.0  # an item that began so recently may be taken back
+    taken_back_share: float = 0.5  # of the young ones at most, in one look: the rest may be done
+
+    def __post_init__(self) -> None:
+        for name in ("reserve_share", "growth_share", "late_share", "taken_back_share"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"batch.pace.{name}", f"is {value}", "use a share, 0 to 1")
+        for name in ("reserve_min", "unknown_max", "silent_max"):
+            value = getattr(self, name)
+            require(value >= 0, f"batch.pace.{name}", f"is {value}", "use 0 or more")
+        for name in ("silent_s", "hold_s", "young_s"):
+            value = getattr(self, name)
+            require(value > 0, f"batch.pace.{name}", f"is {value}", "use more than 0 seconds")
+        late = self.late_factor
+        require(late > 1, "batch.pace.late_factor", f"is {late}", "use more than 1")
+
+
+@dataclass(slots=True, frozen=True)
+class ModelLoad:
+    """What all gateways together report of one model; None: unknown."""
+
+    waiting: int  # requests of people in the queues of gateways
+    running: int  # attempts at replicas, of people and of batches
+    slots: int | None  # that routable replicas have; None where no limit is known
+    first_token_p95_s: float | None = None  # of people's requests
+    ready: bool = True  # some replica can take requests
+
+
+@dataclass(slots=True, frozen=True)
+class Pace:
+    """How many items may run, how many young ones to take back now, and why."""
+
+    running_max: int
+    take_back: int
+    reason: str
+
+
+LEARNT_MIN: Final = 5  # looks without batch before a p95 counts as usual
+USUAL_HALFLIFE_S: Final = 30.0  # the gateways' own p95 moves about as fast
+
+
+class SpareCapacity:
+    """Decides the pace of one model's batch items, look by look."""
+
+    def __init__(self, config: SpareCapacityConfig) -> None:
+        self.config = config
+        self._held_until = 0
+        self._seen_at: int | None = None  # when a gateway last reported
+        self._usual = Ewma(USUAL_HALFLIFE_S)  # p95 of first tokens without batch items
+        self._looks = 0
+
+    def look(self, load: ModelLoad | None, items: int, young: int, now: int) -> Pace:
+        """Decide from the present load.
+
+        ``load`` None: no gateway reported since the last look. ``items``: batch items that run,
+        ``young``: those of them that may be taken back.
+        """
+        config = self.config
+        if load is None:
+            if self._seen_at is None or now - self._seen_at > nanos(config.silent_s):
+                return Pace(config.silent_max, 0, "gateways do not report")
+            return Pace(items, 0, "no new report")
+        self._seen_at = now
+        if not load.ready:
+            return Pace(0, 0, "no replica is ready")
+        if load.waiting:
+            self._held_until = now + nanos(config.hold_s)
+            most = ceil(young * config.taken_back_share)
+            taken = min(load.waiting, most)
+            return Pace(max(0, items - taken), taken, f"{load.waiting} people wait")
+        if now < self._held_until:
+            return Pace(items, 0, "people waited just now")
+        self._learn(load, items, now)
+        if self._late(load) and items:
+            kept = floor(items * config.late_share)
+            return Pace(kept, 0, "first tokens are later than without batch")
+        if load.slots is None:
+            return Pace(min(items + 1, config.unknown_max), 0, "no limit is known")
+        reserve = max(config.reserve_min, ceil(load.slots * config.reserve_share))
+        free = load.slots - load.running - reserve
+        if free <= 0:
+            return Pace(max(0, items + free), 0, "no spare slot")
+        step = max(1, ceil(load.slots * config.growth_share))
+        return Pace(items + min(free, step), 0, f"{free} spare slots")
+
+    def _learn(self, load: ModelLoad, items: int, now: int) -> None:
+        p95 = load.first_token_p95_s
+        if not items and p95 is not None:
+            self._usual.add(p95, now)
+            self._looks += 1
+
+    def _late(self, load: ModelLoad) -> bool:
+        usual, p95 = self._usual.value, load.first_token_p95_s
+        if p95 is None or usual is None or self._looks < LEARNT_MIN:
+            return False
+        return p95 > usual * self.config.late_factor
+
+
+def is_young(began: int, now: int, config: SpareCapacityConfig) -> bool:
+    """Whether an item that began at this time may still be taken back."""
+    return now - began < config.young_s * SECOND
+
+
+__all__ = ["ModelLoad", "Pace", "SpareCapacity", "SpareCapacityConfig", "is_young"]

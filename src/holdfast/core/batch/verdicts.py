@@ -1,0 +1,74 @@
+"""What an answer of the gateway means for a batch item: done, failed for good, or tried again.
+
+    status              verdict
+    200                 done
+    400 … 422           failed: the request itself is wrong; asked again it is as wrong
+    429, 503, 504, 500  again: the fleet or the tenant's quota had no room just then
+    502 replicas_lost   poison: two replicas were lost with it; no third is tried
+    502 else            again: no replica gave a whole answer
+    none                wait: the gateway went away in the middle
+
+An item is *received* each time it is sent and its own fault cannot be ruled out. While a model is
+down nothing is received: the runner stops feeding it, and what it had under way is given back
+uncounted. After ``receives_max`` an item that still has no answer goes to the dead letters, with
+the reason of each time.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from holdfast.core.types import require
+
+
+class ItemVerdict(StrEnum):
+    """What becomes of an item after one answer."""
+
+    DONE = "done"
+    FAILED = "failed"  # for good: its line in the error file says why
+    AGAIN = "again"  # counted: its own fault cannot be ruled out
+    WAIT = "wait"  # not counted: the fleet or a quota had no room
+    POISON = "poison"  # to the dead letters at once
+
+
+@dataclass(slots=True, frozen=True)
+class ItemPolicyConfig:
+    """How often an item is tried, and how long it pauses between."""
+
+    receives_max: int = 3  # then it goes to the dead letters: a third crash is no accident
+    pause_s: float = 1.0  # before the second try, doubling; the fleet mends in seconds
+    pause_max_s: float = 60.0  # a rollout or a restart is over by then
+
+    def __post_init__(self) -> None:
+        fix = "use 1 to 100"
+        given = self.receives_max
+        require(1 <= given <= 100, "batch.items.receives_max", f"is {given}", fix)
+        pause, most = self.pause_s, self.pause_max_s
+        require(pause > 0, "batch.items.pause_s", f"is {pause}", "use more than 0 seconds")
+        fix = f"use batch.items.pause_s ({pause}) or more"
+        require(most >= pause, "batch.items.pause_max_s", f"is {most}", fix)
+
+
+_NO_ROOM: Final = frozenset({401, 429, 503, 507})  # 401: the gateway of a successor, for a moment
+_POISON_CODES: Final = frozenset({"replicas_lost", "request_blocked"})
+
+
+def judge_answer(status: int, code: str = "") -> ItemVerdict:
+    """The verdict on one answer; ``status`` 0: the connection broke before one came."""
+    if code in _POISON_CODES:
+        return ItemVerdict.POISON
+    if 200 <= status < 300:
+        return ItemVerdict.DONE
+    if status in _NO_ROOM:
+        return ItemVerdict.WAIT
+    if status == 408 or status >= 500:
+        return ItemVerdict.AGAIN
+    return ItemVerdict.AGAIN if status < 400 else ItemVerdict.FAILED
+
+
+def pause_before(tries: int, config: ItemPolicyConfig) -> float:
+    """Seconds to wait before the next try, after so many."""
+    return min(config.pause_max_s, config.pause_s * 2.0 ** min(max(tries - 1, 0), 16))
+
+
+__all__ = ["ItemPolicyConfig", "ItemVerdict", "judge_answer", "pause_before"]

@@ -1,0 +1,267 @@
+"""Passes requests for files and batches on to the batch process, as they come, both ways.
+
+    client ─► exchange ─► RelayedRequest ─► unix socket ─► batch process
+                  ◄─────── pieces ◄────────────┘
+
+The gateway decides who asks (the tenant, by its key) and nothing else: it reads no form and no JSON
+of these requests. The tenant travels in a header that is written here; what a client sends under
+that name is not passed on. Bytes are held in two small buffers, one for each direction; beyond
+them, the side that sends is paused. When the batch process is away the answer is 503 with
+Retry-After, and no other request notices.
+"""
+
+import asyncio
+from typing import Final, cast
+
+import structlog
+from httptools import HttpParserError, HttpResponseParser
+
+from holdfast.gateway.api.authentication import TENANT_HEADER
+from holdfast.gateway.api.errors import ApiError
+from holdfast.gateway.http.interfaces import Exchange
+from holdfast.gateway.request.proxied_request import refuse
+from holdfast.gateway.telemetry.counters import Counters
+
+RELAYED_MAX: Final = 64  # at once in one gateway: uploads are few and long
+RELAYED_PER_TENANT_MAX: Final = 16
+SILENT_S: Final = 60.0  # no byte in either direction for so long: it is given up
+_BUFFER_BYTES: Final = 256 << 10  # unsent, in each direction; one read may exceed it
+_PREFIXES: Final = (b"/v1/files", b"/v1/batches")
+_PASSED: Final = (b"content-type", b"content-disposition", b"retry-after", b"x-should-retry")
+_SUCCEEDS: Final = "The batch service of this gateway is not running just now. Try again."
+_BUSY: Final = "Too many uploads and downloads of files at once. Try again later."
+
+_log = structlog.get_logger("holdfast.gateway.batch")
+
+
+class BatchRelay:
+    """Passes requests to the batch process behind one unix socket; counts those under way."""
+
+    def __init__(self, path: str, loop: asyncio.AbstractEventLoop, counters: Counters) -> None:
+        self._path = path
+        self.loop = loop
+        self.counters = counters
+        self.running: dict[RelayedRequest, str] = {}  # with the tenant
+
+    @staticmethod
+    def serves(path: bytes) -> bool:
+        """Whether a path is one of files or batches."""
+        return any(path == known or path.startswith(known + b"/") for known in _PREFIXES)
+
+    def begin(self, exchange: Exchange, tenant: str, request_id: bytes) -> None:
+        """Pass a request on; its body goes to the batch process as it comes."""
+        own = sum(1 for name in self.running.values() if name == tenant)
+        if len(self.running) >= RELAYED_MAX or own >= RELAYED_PER_TENANT_MAX:
+            error = ApiError(503, "overloaded_error", "overloaded", _BUSY, retry_after_s=2.0)
+            refuse(exchange, error, request_id, self.counters)
+            return
+        relayed = RelayedRequest(self, exchange, _head(exchange, tenant, request_id), request_id)
+        self.running[relayed] = tenant
+        exchange.listener = exchange.sink = relayed
+        relayed.connecting = self.loop.create_task(self._connect(relayed))
+
+    async def _connect(self, relayed: "RelayedRequest") -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                await self.loop.create_unix_connection(lambda: relayed, self._path)
+        except (OSError, TimeoutError) as error:
+            _log.warning("no batch process", reason=type(error).__name__)
+            relayed.away()
+
+    def close(self) -> None:
+        """End all that is under way: the gateway stops."""
+        for relayed in list(self.running):
+            relayed.away()
+
+
+class RelayedRequest(asyncio.Protocol):
+    """One request of a client on its way to the batch process, and its answer on the way back."""
+
+    def __init__(
+        self, relay: BatchRelay, exchange: Exchange, head: bytes, request_id: bytes
+    ) -> None:
+        self._relay = relay
+        self._exchange: Exchange | None = exchange  # None: the answer is over
+        self._request_id = request_id
+        self._chunked = b"content-length" not in exchange.headers
+        self._unsent = [head]  # until the connection is there
+        self._unsent_bytes = 0
+        self._ended = False  # the request is complete
+        self._answer = _AnswerReader(self)
+        self._transport: asyncio.Transport | None = None
+        self.connecting: asyncio.Task[None] | None = None
+        self._timer = relay.loop.call_later(SILENT_S, self.away)
+
+    # --- from the client ---
+
+    def on_body(self, data: bytes) -> None:
+        """Pass a piece of the request's body on."""
+        if data:
+            self._alive()
+            self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def end(self, rest: bytes) -> None:
+        """Pass on the last piece: the request is complete."""
+        self.on_body(rest)
+        self._ended = True
+        if self._chunked:
+            self._send(b"0\r\n\r\n")
+
+    def on_client_gone(self) -> None:
+        """End the request at the batch process too: an upload that breaks off leaves nothing."""
+        self._close()
+
+    def on_client_slow(self) -> None:
+        """Read no more of the answer until the client has."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def on_client_ready(self) -> None:
+        """Read the answer again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def _send(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is not None:
+            transport.write(data)
+            return
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._unsent_bytes > _BUFFER_BYTES and self._exchange is not None:
+            self._exchange.pause_body()
+
+    # --- the connection to the batch process ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send what came while the connection was being made."""
+        own = self._transport = cast("asyncio.Transport", transport)
+        if self._exchange is None:  # the client left meanwhile
+            own.abort()
+            return
+        own.set_write_buffer_limits(high=_BUFFER_BYTES)
+        own.writelines(self._unsent)
+        self._unsent.clear()
+        if self._unsent_bytes > _BUFFER_BYTES:
+            self._exchange.resume_body()
+
+    def pause_writing(self) -> None:
+        """Read no more of the upload: the batch process is slower than its client."""
+        if self._exchange is not None:
+            self._exchange.pause_body()
+
+    def resume_writing(self) -> None:
+        """Read the upload again."""
+        self._alive()
+        if self._exchange is not None:
+            self._exchange.resume_body()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes of the answer on."""
+        self._alive()
+        try:
+            self._answer.parser.feed_data(data)
+        except HttpParserError as error:
+            _log.error("the batch process answered no HTTP", reason=type(error).__name__)
+            self.away()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (not our wording)
+        """Tell the client, if its answer is not complete."""
+        self._transport = None
+        self.away()
+
+    # --- what the parser of the answer says ---
+
+    def begin_answer(self, status: int, headers: dict[bytes, bytes]) -> None:
+        """Begin the client's answer."""
+        if self._exchange is not None:
+            lines = [b"x-request-id: %b\r\n" % self._request_id]
+            passed = ((name, headers.get(name)) for name in _PASSED)
+            lines += [b"%b: %b\r\n" % (name, value) for name, value in passed if value is not None]
+            self._exchange.start(status, b"".join(lines))
+
+    def pass_answer(self, data: bytes) -> None:
+        """Pass a piece of the answer on."""
+        if self._exchange is not None:
+            self._exchange.write(data)
+
+    def end_answer(self) -> None:
+        """End the client's answer: it is complete."""
+        exchange = self._exchange
+        if exchange is not None and exchange.started:
+            exchange.listener = None
+            self._close()
+            exchange.end()
+
+    # --- the end ---
+
+    def away(self) -> None:
+        """End the client's answer because the batch process is gone or silent."""
+        exchange = self._exchange
+        self._close()
+        if exchange is None:
+            return
+        if exchange.started:
+            exchange.listener = None
+            exchange.abort()
+            return
+        error = ApiError(503, "overloaded_error", "overloaded", _SUCCEEDS, retry_after_s=2.0)
+        refuse(exchange, error, self._request_id, self._relay.counters)
+
+    def _alive(self) -> None:
+        self._timer.cancel()
+        if self._exchange is not None:
+            self._timer = self._relay.loop.call_later(SILENT_S, self.away)
+
+    def _close(self) -> None:
+        self._exchange = None
+        self._timer.cancel()
+        self._relay.running.pop(self, None)
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+
+class _AnswerReader:
+    """Takes what the parser finds in the answer of the batch process (its callbacks)."""
+
+    def __init__(self, relayed: RelayedRequest) -> None:
+        self._relayed = relayed
+        self._headers: dict[bytes, bytes] = {}
+        self.parser = HttpResponseParser(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self.parser.get_status_code()
+        if status >= 200:  # not "100 Continue"
+            self._relayed.begin_answer(status, self._headers)
+        self._headers = {}
+
+    def on_body(self, data: bytes) -> None:
+        self._relayed.pass_answer(data)
+
+    def on_message_complete(self) -> None:
+        self._relayed.end_answer()
+
+
+def _head(exchange: Exchange, tenant: str, request_id: bytes) -> bytes:
+    target = exchange.path + (b"?" + exchange.query if exchange.query else b"")
+    lines = [
+        b"%b %b HTTP/1.1\r\nhost: batch\r\nconnection: close\r\n" % (exchange.method, target),
+        b"%b: %b\r\nx-request-id: %b\r\n" % (TENANT_HEADER, tenant.encode(), request_id),
+    ]
+    kind = exchange.headers.get(b"content-type")
+    if kind is not None:
+        lines.append(b"content-type: %b\r\n" % kind)
+    length = exchange.headers.get(b"content-length")
+    lines.append(
+        b"transfer-encoding: chunked\r\n\r\n"
+        if length is None
+        else b"content-length: %b\r\n\r\n" % length
+    )
+    return b"".join(lines)
+
+
+__all__ = ["BatchRelay", "RelayedRequest"]

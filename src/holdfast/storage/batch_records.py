@@ -1,0 +1,240 @@
+"""What is known of files and batches, in one SQLite file; the bytes of files lie beside it.
+
+Few rows and few writes: a file that is uploaded, a batch that changes its state. Every commit is
+synced, so that what a client was told outlives ``kill -9`` and a power cut. Items of batches are
+not here: they are in a durable queue.
+
+Methods wait for the disk: call them in a thread. One lock makes each call whole.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY, seq INTEGER, tenant TEXT, purpose TEXT, name TEXT, bytes INTEGER,
+    created_at INTEGER, expires_at INTEGER);
+CREATE INDEX IF NOT EXISTS files_of ON files (tenant, seq);
+CREATE TABLE IF NOT EXISTS batches (
+    id TEXT PRIMARY KEY, seq INTEGER, tenant TEXT, state TEXT, data BLOB);
+CREATE INDEX IF NOT EXISTS batches_of ON batches (tenant, seq);
+CREATE INDEX IF NOT EXISTS batches_in ON batches (state);
+"""
+
+
+# Conditions are written below; values are bound.
+_FILES_OF: Final = "SELECT id, tenant, purpose, name, bytes, created_at, expires_at FROM files"
+_BATCHES_OF: Final = "SELECT data FROM batches"
+
+
+class RecordsFullError(Exception):
+    """The disk has no room for a record; nothing was changed."""
+
+
+@dataclass(slots=True, frozen=True)
+class FileRecord:
+    """One file of a tenant."""
+
+    id: str
+    tenant: str
+    purpose: str
+    name: str
+    bytes: int
+    created_at: int  # seconds since 1970, as all times here
+    expires_at: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class BatchRecord:
+    """One batch: what was asked for, its state, and when each state began."""
+
+    id: str
+    tenant: str
+    state: str
+    endpoint: str
+    input_file_id: str
+    created_at: int
+    expires_at: int  # of its window
+    output_keep_s: int | None = None  # of ``output_expires_after``
+    metadata: dict[str, str] | None = None
+    queues: tuple[str, ...] = ()  # where its items are
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    errors: tuple[dict[str, Any], ...] = ()
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    times: dict[str, int] | None = None  # by state: when it began
+    purged: bool = False  # its items were deleted from the queue, after its end
+
+    def moved(self, state: str, at: int, **changes: Any) -> "BatchRecord":
+        """A copy in another state since ``at``, with further changes."""
+        times = {**(self.times or {}), state: at}
+        return replace(self, state=state, times=times, **changes)
+
+
+_BATCH_FIELDS: Final = tuple(BatchRecord.__slots__)
+
+
+class BatchRecords:
+    """Stores files and batches of all tenants."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        path.touch(mode=0o600)
+        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        self._db.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._db.close()
+
+    # --- files ---
+
+    def add_file(self, record: FileRecord) -> None:
+        """Store a file whose bytes are on disk."""
+        with self._write():
+            self._add_file(record)
+
+    def _add_file(self, record: FileRecord) -> None:
+        self._db.execute(
+            "INSERT INTO files VALUES (?, (SELECT ifnull(max(seq), 0) + 1 FROM files),"
+            " ?, ?, ?, ?, ?, ?)",
+            (
+                *(record.id, record.tenant, record.purpose, record.name),
+                *(record.bytes, record.created_at, record.expires_at),
+            ),
+        )
+
+    def file(self, tenant: str, file_id: str) -> FileRecord | None:
+        """A tenant's file; None where there is none of this id, or another tenant has it."""
+        rows = self._files("tenant = ? AND id = ?", (tenant, file_id), 1)
+        return rows[0] if rows else None
+
+    def files(
+        self,
+        tenant: str,
+        limit: int,
+        *,
+        purpose: str | None = None,
+        after: str | None = None,
+        newest_first: bool = True,
+    ) -> list[FileRecord]:
+        """A tenant's files in order; ``after``: those that follow this id."""
+        where, values = "tenant = ?", [tenant]
+        if purpose is not None:
+            where, values = f"{where} AND purpose = ?", [*values, purpose]
+        if after is not None:
+            sign = "<" if newest_first else ">"
+            where += f" AND seq {sign} (SELECT seq FROM files WHERE id = ?)"  # noqa: S608
+            values = [*values, after]
+        return self._files(where, values, limit, "DESC" if newest_first else "ASC")
+
+    def expired_files(self, now: int, limit: int = 100) -> list[FileRecord]:
+        """Files whose time is over."""
+        return self._files("expires_at IS NOT NULL AND expires_at <= ?", (now,), limit)
+
+    def known_file_ids(self) -> set[str]:
+        """The ids of all files, to find bytes that belong to none."""
+        with self._lock:
+            return {row[0] for row in self._db.execute("SELECT id FROM files")}
+
+    def used(self, tenant: str) -> tuple[int, int]:
+        """How many files a tenant has, and their bytes together."""
+        with self._lock:
+            found = self._db.execute(
+                "SELECT count(*), ifnull(sum(bytes), 0) FROM files WHERE tenant = ?", (tenant,)
+            ).fetchone()
+        return int(found[0]), int(found[1])
+
+    def drop_file(self, file_id: str) -> None:
+        """Delete a file's record."""
+        with self._write():
+            self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+
+    def _files(self, where: str, values: Any, limit: int, order: str = "DESC") -> list[FileRecord]:
+        query = f"{_FILES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
+        with self._lock:
+            return [FileRecord(*row) for row in self._db.execute(query, tuple(values))]
+
+    # --- batches ---
+
+    def put_batch(self, record: BatchRecord, files: tuple[FileRecord, ...] = ()) -> None:
+        """Store a batch as it is now, together with the files that it wrote: all or none."""
+        data = orjson.dumps({name: getattr(record, name) for name in _BATCH_FIELDS})
+        with self._write():
+            for file in files:
+                self._add_file(file)
+            self._db.execute(
+                "INSERT INTO batches VALUES (?, (SELECT ifnull(max(seq), 0) + 1 FROM batches),"
+                " ?, ?, ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state,"
+                " data = excluded.data",
+                (record.id, record.tenant, record.state, data),
+            )
+
+    def batch(self, tenant: str, batch_id: str) -> BatchRecord | None:
+        """A tenant's batch; None where there is none of this id, or another tenant has it."""
+        found = self._batches("tenant = ? AND id = ?", (tenant, batch_id), 1)
+        return found[0] if found else None
+
+    def batches(self, tenant: str, limit: int, after: str | None = None) -> list[BatchRecord]:
+        """A tenant's batches, newest first; ``after``: those that follow this id."""
+        if after is None:
+            return self._batches("tenant = ?", (tenant,), limit)
+        where = "tenant = ? AND seq < (SELECT seq FROM batches WHERE id = ?)"
+        return self._batches(where, (tenant, after), limit)
+
+    def batches_in(self, states: tuple[str, ...]) -> list[BatchRecord]:
+        """The batches of all tenants in these states, oldest first."""
+        marks = ", ".join("?" * len(states))
+        return self._batches(f"state IN ({marks})", states, -1, "ASC")
+
+    def unpurged(self, states: tuple[str, ...]) -> list[BatchRecord]:
+        """Batches that ended and whose items may still stand in a queue."""
+        return [batch for batch in self.batches_in(states) if not batch.purged]
+
+    def _batches(
+        self, where: str, values: tuple[Any, ...], limit: int, order: str = "DESC"
+    ) -> list[BatchRecord]:
+        query = f"{_BATCHES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
+        with self._lock:
+            return [_batch(row[0]) for row in self._db.execute(query, values)]
+
+    @contextmanager
+    def _write(self) -> Iterator[None]:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+                self._db.execute("COMMIT")
+            except sqlite3.OperationalError as error:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                if "full" in str(error) or "I/O" in str(error):
+                    raise RecordsFullError(str(error)) from error
+                raise
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+def _batch(data: bytes) -> BatchRecord:
+    said = orjson.loads(data)
+    known = {name: value for name, value in said.items() if name in _BATCH_FIELDS}
+    known["queues"] = tuple(known.get("queues") or ())
+    known["errors"] = tuple(known.get("errors") or ())
+    return BatchRecord(**known)
+
+
+__all__ = ["BatchRecord", "BatchRecords", "FileRecord", "RecordsFullError"]
