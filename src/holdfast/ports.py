@@ -5,13 +5,15 @@ and every adapter. Rejected: a base class with shared behaviour. What adapters s
 tested through each of them, and a second kind of launcher would inherit the first one's habits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.deploy.gpu_placement import GpuInventory
 from holdfast.core.health.leadership import LeaseAnswer
+from holdfast.core.request.idempotency.key_policy import KeyChange, KeyRuling
+from holdfast.core.request.idempotency.key_record import KeyName, KeyRecord, KeyUsage
 from holdfast.core.view.layers import Reading
 
 
@@ -115,6 +117,75 @@ class GpuReader(Protocol):
 
     async def read(self) -> GpuInventory:
         """Return the devices that replicas may use now, or why there are none; never raises."""
+        ...
+
+
+class KeyStoreError(Exception):
+    """The store of idempotency keys cannot be read or written now; nothing was changed."""
+
+
+@dataclass(slots=True, frozen=True)
+class WatchedKey:
+    """A key that is looked at again and again: which execution, and from which piece on."""
+
+    name: KeyName
+    execution: str
+    here: int  # pieces of its answer that are here already
+
+
+@dataclass(slots=True, frozen=True)
+class KeySight:
+    """What a look at a key showed."""
+
+    record: KeyRecord | None
+    beat: int | None  # of the gateway that owns it; None: it said farewell
+    pieces: tuple[bytes, ...]  # from the asked one on, in order; only of the asked execution
+
+
+class KeyStore(Protocol):
+    """Keeps idempotency keys for all gateways. Methods wait; they are called in one thread.
+
+    Each raises ``KeyStoreError`` where the store does not answer; the next call tries anew.
+    """
+
+    def update(self, changes: Sequence[KeyChange]) -> list[KeyRuling]:
+        """Make each change atomically, those of one key in their order; durable on return.
+
+        A store deletes the pieces of an answer with its record, when the record goes over to
+        another execution, and when it says that none are stored.
+        """
+        ...
+
+    def look(self, watched: Sequence[WatchedKey]) -> list[KeySight]:
+        """Return the record, the owner's beat and the further pieces of each key."""
+        ...
+
+    def beat(self, owner: str, heard: int) -> list[tuple[int, str]]:
+        """Count the beat of a gateway up; return the purges with numbers above ``heard``."""
+        ...
+
+    def farewell(self, owner: str) -> None:
+        """Note that a gateway has left in good order: it executes nothing any more."""
+        ...
+
+    def wanted(self, owner: str) -> list[tuple[KeyName, str]]:
+        """Return the keys (and executions) of this gateway that a duplicate elsewhere waits for."""
+        ...
+
+    def due(self, now: float, most: int) -> list[KeyName]:
+        """Return some keys of which a record or stored pieces have expired."""
+        ...
+
+    def purge(self, tenant: str) -> int:
+        """Delete all keys and answers of a tenant; return how many keys. Gateways hear of it."""
+        ...
+
+    def usage(self) -> dict[str, KeyUsage]:
+        """Return what is held, by tenant."""
+        ...
+
+    def close(self) -> None:
+        """Release the connection or file."""
         ...
 
 
@@ -307,6 +378,9 @@ __all__ = [
     "Ended",
     "Gauged",
     "GpuReader",
+    "KeySight",
+    "KeyStore",
+    "KeyStoreError",
     "LaunchError",
     "Launcher",
     "LeadershipStore",
@@ -319,5 +393,6 @@ __all__ = [
     "StoredOrder",
     "Tailed",
     "UnreadableError",
+    "WatchedKey",
     "Watcher",
 ]

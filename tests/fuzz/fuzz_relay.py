@@ -192,6 +192,10 @@ class Exchange:
             assert not self.ended, "ended twice"
             self.ended = True
 
+    def fail(self, payload: bytes) -> None:
+        self.write(payload)
+        self.end()
+
     def abort(self) -> None:
         self.aborted = self.ended = True
 

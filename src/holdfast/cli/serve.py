@@ -81,14 +81,23 @@ def control_process(
 @click.command(hidden=True)
 @click.option("--index", type=int, required=True)
 @click.option("--run-dir", type=_RUN_DIR, required=True)
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path), default=None, help="For what must be kept."
+)
 @click.option("--listen-fd", type=int, required=True)
 @click.option("--notice-fd", type=int, default=None)
 @click.option("--config", type=click.Path(path_type=Path), default=None)
 def gateway_process(
-    index: int, run_dir: Path, listen_fd: int, notice_fd: int | None, config: Path | None
+    *,
+    index: int,
+    run_dir: Path,
+    state_dir: Path | None,
+    listen_fd: int,
+    notice_fd: int | None,
+    config: Path | None,
 ) -> None:
     """One gateway process of a 'serve'."""
-    run_gateway(index, run_dir, listen_fd, notice_fd, config)
+    run_gateway(index, run_dir, state_dir or run_dir, listen_fd, notice_fd, config)
 
 
 @click.command(hidden=True)

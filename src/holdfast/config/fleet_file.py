@@ -25,6 +25,7 @@ from holdfast.config.gateway import (
     BodyConfig,
     DrainingConfig,
     HttpConfig,
+    IdempotencySection,
     StreamConfig,
     UpstreamConfig,
 )
@@ -96,6 +97,7 @@ class GatewaySection(Section):
     stream: Annotated[StreamConfig, Policy()] = StreamConfig()
     upstream: Annotated[UpstreamConfig, Policy()] = UpstreamConfig()
     draining: Annotated[DrainingConfig, Policy()] = DrainingConfig()
+    idempotency: IdempotencySection = IdempotencySection()
     tls: TlsSection | None = None
     cors_origins: Annotated[
         list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s,?#]+)$", max_length=256)]],

@@ -4,7 +4,14 @@ Frozen values in the manner of the core's configs; the fleet file derives its se
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
+from pydantic import model_validator
+
+from holdfast.config.addresses import Variable
+from holdfast.config.sections import Policy, Section
+from holdfast.core.request.idempotency.key_policy import IdempotencyConfig
 from holdfast.core.types import require
 
 
@@ -109,4 +116,47 @@ class DrainingConfig:
         require(held, "draining.deadline_s", f"is {self.deadline_s}", fix)
 
 
-__all__ = ["BodyConfig", "DrainingConfig", "HttpConfig", "StreamConfig", "UpstreamConfig"]
+class KeyStoreSection(Section):
+    """Where idempotency keys are kept: a file of this host, or a server that all hosts share.
+
+    The URL of a server holds its password, so the file names where to find it and not the URL.
+    """
+
+    kind: Literal["sqlite", "postgresql", "redis"] = "sqlite"
+    path: Path | None = None  # of the SQLite file; none: idempotency.db in the state directory
+    url_env: Variable | None = None  # the environment variable with the server's URL
+    url_file: Path | None = None  # or the file with it; read when a gateway connects
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        given = [name for name in ("url_env", "url_file") if getattr(self, name) is not None]
+        if self.kind == "sqlite":
+            fix = "remove it, or set kind to postgresql or redis"
+            name = given[0] if given else ""
+            require(not given, f"idempotency.store.{name}", "is set for sqlite", fix)
+            return self
+        where = f"is missing for {self.kind}"
+        fix = "name the environment variable or the file that holds the server's URL, one of them"
+        require(len(given) == 1, "idempotency.store.url_env", where, fix)
+        fix = "remove it: the keys are in the server"
+        require(self.path is None, "idempotency.store.path", f"is set for {self.kind}", fix)
+        return self
+
+
+class IdempotencySection(Section):
+    """Whether gateways honour Idempotency-Key, where they keep keys, and for how long."""
+
+    enabled: bool = False  # it changes what a retry gets, and may keep answers
+    store: KeyStoreSection = KeyStoreSection()
+    policy: Annotated[IdempotencyConfig, Policy()] = IdempotencyConfig()
+
+
+__all__ = [
+    "BodyConfig",
+    "DrainingConfig",
+    "HttpConfig",
+    "IdempotencySection",
+    "KeyStoreSection",
+    "StreamConfig",
+    "UpstreamConfig",
+]

@@ -31,6 +31,7 @@ from pydantic import ValidationError
 from holdfast.acceptor import Acceptor
 from holdfast.config.certificates import PortCertificate
 from holdfast.config.fleet_file import FleetFile
+from holdfast.config.gateway import IdempotencySection, KeyStoreSection
 from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
 from holdfast.core.intake.descriptors import OwnResource, descriptors_needed
 from holdfast.core.intake.shortages import Shortages
@@ -68,10 +69,12 @@ from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.request.batch_relay import BatchRelay
 from holdfast.gateway.request.engine_secrets import EngineSecrets
+from holdfast.gateway.request.keyed_requests import KeyedRequests
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
 from holdfast.gateway.request.targets import Target
 from holdfast.gateway.telemetry.batch_loads import BatchLoads
+from holdfast.ports import KeyStore
 
 _TICK_S: Final = 0.01  # the grain of every timer of the flow
 _SWEEP: Final = SECOND // 10
@@ -83,6 +86,9 @@ _BACKLOG: Final = 4_096
 _SHORTAGE_LOGGED: Final = 10 * SECOND  # so often at most, while it lasts
 
 _log = structlog.get_logger("holdfast.gateway")
+
+
+OpenKeyStore = Callable[[KeyStoreSection], KeyStore]  # makes the store of idempotency keys
 
 
 class Listening(Protocol):
@@ -125,8 +131,11 @@ class GatewayProcess:
         state_path: Path,
         hot_path: HotPath = FAST,
         descriptors: int = 0,
+        key_store: OpenKeyStore | None = None,
         member: GatewayMember = GatewayMember(),  # noqa: B008 frozen
     ) -> None:
+        self._key_store = key_store
+        self._keys_of: IdempotencySection | None = None  # the config that keys are served by
         self._hot_path = hot_path
         self._descriptors = descriptors  # the limit on open files; 0: not known
         self._shortages = Shortages()
@@ -197,6 +206,8 @@ class GatewayProcess:
                 self._batch_loads.close()
             for target in self._targets.values():
                 target.upstream.close()
+            if self._driver is not None and not self._driver.close_keys():
+                _log.warning("idempotency keys not written to the end", gateway=self.gateway_id)
 
     async def _first_config(self) -> None:
         """Control's, or the last one it left behind."""
@@ -267,7 +278,24 @@ class GatewayProcess:
         if self._view is not None:
             driver.view(self._view)
         self._lease_again(driver)
+        self._follow_keys(file, driver)
         return file, driver, server
+
+    def _follow_keys(self, file: FleetFile, driver: RequestDriver) -> None:
+        """Serve idempotency keys as the config says; unchanged, what is held stays."""
+        section = file.gateway.idempotency
+        if section == self._keys_of:
+            return
+        self._keys_of = section
+        if not section.enabled or self._key_store is None:
+            driver.use_keys(None)
+            return
+        store = self._key_store(section.store)
+        loop = asyncio.get_running_loop()
+        counters = driver.observer.counters
+        driver.use_keys(
+            KeyedRequests(section.policy, store, counters, loop=loop, now_ns=monotonic_ns)
+        )
 
     async def _listen(
         self,
@@ -501,6 +529,7 @@ class GatewayProcess:
                 settings = settings_of(file, self._hot_path, self._runner_secret)
                 self._targets = self._targets_of(file, asyncio.get_running_loop())
                 self._driver.reconfigure(settings, self._targets)
+                self._follow_keys(file, self._driver)
                 self._lease_again(self._driver)
                 self._server.reconfigure(file.gateway.http, _origins(file))
             else:
@@ -581,6 +610,8 @@ class GatewayProcess:
             "receiving_bytes": server.budget.received,
             **driver.demand.gauges,
         }
+        if driver.keyed is not None:
+            gauges |= driver.keyed.gauges()
         frame = StatsFrame(
             counters,
             gauges,

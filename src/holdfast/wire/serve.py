@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -44,6 +45,7 @@ from holdfast.frames.batch_load import BATCH_SOCKET_FILE, RUNNER_SECRET_FILE
 from holdfast.ui.terminal.untrusted_text import escape_json
 from holdfast.wire.batch_secret import write_secret
 from holdfast.wire.control_name import own_name
+from holdfast.wire.key_stores import open_key_store
 from holdfast.wire.own_token import announced, hash_in, keep_token
 from holdfast.wire.process_watcher import BEAT, BEAT_S, ProcessWatcher
 from holdfast.wire.provisions import (
@@ -196,10 +198,11 @@ def serve(
             write_running(state_dir, told)
         token_file = _own_token(path, state_dir, told, kept)
         member = path if file.control.members else None
+        folder = state_dir or _kept_beside(path, run_dir)
         tree = Tree(
             _control_child(ours, path, run_dir, admin[0].fileno(), state_dir, token_file),
             [
-                _gateway_child(ours, i, run_dir, sock.fileno(), member)
+                _gateway_child(ours, i, run_dir, sock.fileno(), folder, member)
                 for i, sock in enumerate(sockets)
             ],
             sockets,
@@ -237,6 +240,14 @@ def _own_token(
         _log.warning("no token of its own: orders need admin.token", reason=str(error))
         return None
     return token_file
+
+
+def _kept_beside(path: Path, run_dir: Path) -> Path:
+    """Where gateways of a fleet without a state directory keep what must survive them."""
+    try:
+        return default_state_dir(path, os.environ)
+    except RuntimeError:  # there is no home
+        return run_dir
 
 
 def _provide(file: FleetFile, fetching: Fetching, *, takeover: bool) -> None:
@@ -322,10 +333,16 @@ def _control_child(
 
 
 def _gateway_child(
-    command: Sequence[str], index: int, run_dir: Path, listen_fd: int, member: Path | None
+    command: Sequence[str],
+    index: int,
+    run_dir: Path,
+    listen_fd: int,
+    state_dir: Path,
+    member: Path | None,
 ) -> Child:
     """``member``: the fleet file, where it names several controls that a gateway connects to."""
     arguments = ["gateway-process", "--index", str(index), "--run-dir", str(run_dir)]
+    arguments += ["--state-dir", str(state_dir.resolve())]
     if member is not None:
         arguments += ["--config", str(member.resolve())]
     fds = ["--listen-fd", str(listen_fd)]
@@ -557,6 +574,7 @@ async def _renew(config: Any, tls: AdminTlsSection | None) -> None:
 def run_gateway(
     index: int,
     run_dir: Path,
+    state_dir: Path,
     listen_fd: int,
     notice_fd: int | None,
     path: Path | None = None,
@@ -569,12 +587,13 @@ def run_gateway(
     _keep_from_children(listen_fd, notice_fd)
     _die_with_parent(notice_fd)
     listener = socket.socket(fileno=listen_fd)
-    uvloop.run(_gateway(index, run_dir, listener, _teller(notice_fd), path))
+    uvloop.run(_gateway(index, run_dir, state_dir, listener, _teller(notice_fd), path))
 
 
 async def _gateway(
     index: int,
     run_dir: Path,
+    state_dir: Path,
     listener: socket.socket,
     tell: Callable[[bytes], bool],
     path: Path | None,
@@ -596,6 +615,7 @@ async def _gateway(
         run_dir / STATE_FILE,
         hot_path,
         raise_descriptor_limit(GATEWAY_DESCRIPTORS_WANTED),
+        partial(open_key_store, state_dir),
         member,
     )
     loop = asyncio.get_running_loop()

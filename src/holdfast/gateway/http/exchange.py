@@ -192,6 +192,11 @@ class ClientExchange:
             connection.turn.put(connection.transport, b"0\r\n\r\n")
         connection.finish(self)
 
+    def fail(self, payload: bytes) -> None:
+        """Complete a response that was begun with a last piece, which tells of a failure."""
+        self.write(payload)
+        self.end()
+
     def abort(self) -> None:
         """Close the connection within a response, without calling ``on_client_gone``."""
         if self.connection is not None:

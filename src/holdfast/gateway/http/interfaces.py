@@ -65,6 +65,9 @@ class Exchange(Protocol):
     def end(self) -> None:
         """Complete the response that ``start`` began."""
 
+    def fail(self, payload: bytes) -> None:
+        """Complete the response with a last piece which says that the answer failed."""
+
     def abort(self) -> None:
         """Close the connection within a response, which the client then sees as broken."""
 

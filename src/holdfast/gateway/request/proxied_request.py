@@ -2,7 +2,7 @@
 
 Read from top to bottom, as a request goes:
 
-    begin               the body is read and checked; refused here, or
+    begin, read         the body is read and checked; refused here, or
     _decide             handed to the flow, which queues it and chooses a replica
     dispatch            an attempt on one replica: first, repeated, or continuing another
     show, relay         a stream's content goes to the client as it comes
@@ -176,6 +176,11 @@ class ProxiedRequest:
 
     def begin(self) -> None:
         """Check a request whose body is complete, and hand it to the flow or refuse it."""
+        if self.read():
+            self.proceed()
+
+    def read(self) -> bool:
+        """Check a request whose body is complete; return whether it was not refused."""
         exchange, port = self.exchange, self.port
         settings = port.settings
         try:
@@ -194,14 +199,19 @@ class ProxiedRequest:
                 raise errors.blocked()
         except ApiError as error:
             refuse(exchange, error, self.request_id, self.observer.counters)
-            return
+            return False
         self.ask = ask
         self._path = path
         if path is not None:
             self.via = ask.model
             if path.checks and ask.stream:
                 self._held = []
-        self._decide(ask.model if path is None else path.model)
+        return True
+
+    def proceed(self) -> None:
+        """Hand a request that was read to the flow."""
+        path = self._path
+        self._decide(self.ask.model if path is None else path.model)
 
     def list_models(self) -> None:
         """Answer with the models that this tenant may use, or with the one that the path names."""
@@ -579,8 +589,7 @@ class ProxiedRequest:
             if self.ask.opaque:
                 exchange.abort()  # no event can stand in such bytes: only a broken end is honest
                 return
-            exchange.write(errors.error_event(error, self.request_id.decode()))
-            exchange.end()
+            exchange.fail(errors.error_event(error, self.request_id.decode()))
             return
         head = _JSON + errors.error_headers(error) + self._labels(None, finish.attempts, finish)
         exchange.respond(error.status, head, errors.error_body(error, self.request_id.decode()))

@@ -18,10 +18,12 @@ from holdfast.core.types import Halt
 from holdfast.gateway.api import routes
 from holdfast.gateway.api.bodies import check_coding
 from holdfast.gateway.api.errors import ApiError
+from holdfast.gateway.api.idempotency import HEADER as KEY_HEADER
 from holdfast.gateway.http.interfaces import Exchange
 from holdfast.gateway.request.batch_relay import BatchRelay, RelayedRequest
 from holdfast.gateway.request.comparisons import Comparisons
 from holdfast.gateway.request.flow_port import FlowPort, News
+from holdfast.gateway.request.keyed_requests import KeyedRequests
 from holdfast.gateway.request.proxied_request import ProxiedRequest, RequestContext, refuse
 from holdfast.gateway.request.readiness import Readiness
 from holdfast.gateway.request.settings import Settings
@@ -60,6 +62,8 @@ class RequestDriver:
             self.port, self.targets, self.observer.counters, streams, loop.call_soon
         )
         self.comparisons.configure(settings.comparison)
+        self.keyed: KeyedRequests | None = None  # None: idempotency keys are not served
+        self._retired: list[KeyedRequests] = []  # of earlier configs, until nobody waits in them
         self.relay: BatchRelay | None = None  # where a batch process runs beside this gateway
         self._context = RequestContext(
             self.port, self.targets, self.observer, TokenRatios(), self.comparisons
@@ -120,6 +124,8 @@ class RequestDriver:
             raise TypeError("a request that on_head did not admit")
         if proxied.route.lists_models:
             proxied.list_models()
+        elif self.keyed is not None and KEY_HEADER in exchange.headers:
+            self.keyed.begin(proxied)
         else:
             proxied.begin()
 
@@ -139,6 +145,33 @@ class RequestDriver:
         """Run due timers of all requests; to be called every 10 to 20 ms."""
         if self.port.tick():
             self.comparisons.sweep(self.now_ns())
+        if self.keyed is not None:
+            self.keyed.tick(self.now_ns())
+        if self._retired:
+            self._tick_retired(self.now_ns())
+
+    def use_keys(self, keyed: KeyedRequests | None) -> None:
+        """Serve idempotency keys this way from now on; None: the header means nothing.
+
+        Requests that were begun with the former way end in it.
+        """
+        if self.keyed is not None:
+            self._retired.append(self.keyed)
+        self.keyed = keyed
+
+    def _tick_retired(self, now: int) -> None:
+        for keyed in tuple(self._retired):
+            keyed.tick(now)
+            if not keyed.busy:
+                self._retired.remove(keyed)
+                keyed.retire()
+
+    def close_keys(self) -> bool:
+        """Write what is left of idempotency keys and let go of their store; whether all was."""
+        every = [*self._retired, *([] if self.keyed is None else [self.keyed])]
+        self.keyed, self._retired = None, []
+        ended = [keyed.close() for keyed in every]
+        return all(ended)
 
     def view(self, view: FleetView) -> None:
         """Apply control's new view of the fleet."""
@@ -203,6 +236,9 @@ class RequestDriver:
         """End all requests under way with an error: the time to drain is over."""
         for proxied in list(self.port.requests.values()):
             proxied.cut()
+        for keyed in (*self._retired, self.keyed):
+            if keyed is not None:
+                keyed.cut()
 
 
 __all__ = ["RequestDriver"]

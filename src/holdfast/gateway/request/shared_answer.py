@@ -1,0 +1,377 @@
+"""One answer that several callers read: each at its own pace, from its beginning.
+
+    ProxiedRequest ──writes──► RecordedAnswer ─┬─► KeyedCaller ──► its client's exchange
+    (one execution)                            └─► KeyedCaller ──► …
+    another gateway ──store──► FollowedAnswer ───► KeyedCaller ──► …
+
+A recorded answer takes the place of the client's exchange in a request with an idempotency key, so
+that the request neither knows how many clients read its answer nor ends with the first of them.
+
+No caller sees the end of an answer before the store has it (``sealed``): else a client could hold a
+complete answer that another execution contradicts after a crash. What ends a stream for its reader
+(``[DONE]``, the event of a completed response) is held back until then; all before it goes on at
+once. The answer of a failed execution is no terminal answer and is shown at once.
+"""
+
+from typing import Final, Protocol
+
+from holdfast.core.intake.byte_budget import ByteAccount
+from holdfast.core.request.idempotency.key_record import KeyName, KeyRecord
+from holdfast.gateway.api import errors
+from holdfast.gateway.api.errors import ApiError
+from holdfast.gateway.http.interfaces import Exchange, Listener
+from holdfast.gateway.request.proxied_request import ProxiedRequest
+
+REPLAYED: Final = b"idempotent-replayed: true\r\n"
+_EVENTS: Final = b"content-type: text/event-stream"
+_JSON: Final = b"content-type: application/json\r\n"
+_LAST: Final = (b"data: [DONE]", b"event: response.completed")
+_COMMENT: Final = b": the first request with this key is under way\n\n"
+_STALE: Final = b"x-ratelimit-"  # header lines of the moment; a repetition costs no quota
+
+
+class CallerHome(Protocol):
+    """Who is told of callers: the gateway's ``KeyedRequests``."""
+
+    def left(self, caller: "KeyedCaller") -> None:
+        """A caller's client closed its connection."""
+
+    def done(self, caller: "KeyedCaller") -> None:
+        """A caller got its whole answer, or an error."""
+
+    def ended(self, answer: "RecordedAnswer") -> None:
+        """An execution came to its end."""
+
+
+class AnswerRoom(Protocol):
+    """The memory that all answers of a gateway share."""
+
+    def take(self, size: int) -> bool:
+        """Count so many bytes more, of an answer under way; False: there is no room for them."""
+
+    def give_back(self, size: int) -> None:
+        """Count so many bytes less."""
+
+
+class SharedAnswer:
+    """An answer, or what is here of it, and the callers that read it."""
+
+    def __init__(self, name: KeyName, execution: str) -> None:
+        self.name = name
+        self.execution = execution
+        self.status = 0  # 0: nothing was begun
+        self.head = b""  # header lines
+        self.streams = False  # it comes piece by piece
+        self.pieces: list[bytes] = []
+        self.dropped = 0  # pieces before these that nobody needs any more
+        self.visible = 0  # pieces that callers may see, those that were dropped included
+        self.sealed = False  # all of it may be seen
+        self.broken = False  # it ended in the middle, and no event can stand there to say so
+        self.size = 0
+        self.callers: list[KeyedCaller] = []
+
+    def join(self, caller: "KeyedCaller") -> None:
+        """Let a caller read this answer, from its beginning."""
+        caller.answer = self
+        caller.position = 0
+        self.callers.append(caller)
+        caller.pump()
+
+    def leave(self, caller: "KeyedCaller") -> None:
+        """Let a caller go."""
+        if caller in self.callers:
+            self.callers.remove(caller)
+
+    def deliver(self) -> None:
+        """Give all callers what they have not seen yet."""
+        for caller in tuple(self.callers):
+            caller.pump()
+
+    def seal(self) -> None:
+        """Show all callers the end."""
+        self.sealed = True
+        self.visible = self.dropped + len(self.pieces)
+        self.deliver()
+
+
+class RecordedAnswer(SharedAnswer):
+    """The answer of an execution in this gateway; the ``Exchange`` of its ``ProxiedRequest``."""
+
+    def __init__(
+        self,
+        name: KeyName,
+        execution: str,
+        home: CallerHome,
+        room: AnswerRoom,
+        asked: Exchange,
+        bytes_max: int,
+    ) -> None:
+        super().__init__(name, execution)
+        self._home = home
+        self._room = room
+        self._bytes_max = bytes_max
+        self._paused = False
+        self.method = asked.method
+        self.path = asked.path
+        self.query = asked.query
+        self.headers = asked.headers
+        self.body = asked.body
+        self.body_max = asked.body_max
+        self.listener: Listener | None = None
+        self.account: ByteAccount | None = None
+        self.started = False
+        self.ended = False
+        self.whole = False  # it ended as it should
+        self.kept = True  # all of it is here
+        self.wanted = False  # another gateway waits for it
+        self.committed = False  # the store knows how it ended
+        self.published = 0  # pieces that the store has
+        self.publishing = False  # some are on their way there
+        self.alone_since = 0  # when the last caller left (ns)
+        self.ended_at = 0  # ns
+        self.asked_at = 0  # when the store was last told of the end (ns)
+
+    # --- what the request does with its exchange -------------------------------------------------
+
+    def respond(self, status: int, headers: bytes, body: bytes) -> None:
+        """Take the whole answer."""
+        self._begin(status, headers)
+        self._add(body)
+        self._end(whole=True)
+
+    def start(self, status: int, headers: bytes) -> None:
+        """Take the head of an answer that comes in pieces."""
+        self._begin(status, headers)
+        self.streams = True
+        self.deliver()
+
+    def write(self, payload: bytes) -> None:
+        """Take one piece; a comment is passed on and not kept."""
+        if not payload or self.ended:
+            return
+        if payload.startswith(b":"):
+            for caller in tuple(self.callers):
+                caller.comment(payload)
+            return
+        self._add(payload)
+        before_last = len(self.pieces) + self.dropped - 1
+        if payload.startswith(_LAST) or self.visible < before_last:
+            return  # shown with the end
+        self.visible = before_last + 1
+        self.deliver()
+        self._bound()
+
+    def end(self) -> None:
+        """Take the end of an answer that came in pieces."""
+        self._end(whole=True)
+
+    def fail(self, payload: bytes) -> None:
+        """Take the event that ends an answer with an error."""
+        self._add(payload)
+        self._end(whole=False)
+
+    def abort(self) -> None:
+        """Take the end of an answer that broke where no event can say so."""
+        self.broken = True
+        self._end(whole=False)
+
+    def _begin(self, status: int, headers: bytes) -> None:
+        assert not self.started, "one execution has one answer"
+        self.started = True
+        self.status, self.head = status, headers
+
+    def _add(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        self.size += len(piece)
+        if self.kept:
+            self.kept = self.size <= self._bytes_max and self._room.take(len(piece))
+            if not self.kept:
+                self._room.give_back(self.size - len(piece))
+
+    def _end(self, *, whole: bool) -> None:
+        if self.ended:
+            return
+        if not self.pieces and not self.dropped:
+            self.pieces.append(b"")
+        self.ended, self.whole = True, whole
+        self.listener = None
+        self._home.ended(self)
+
+    # --- an answer that is too large to be kept --------------------------------------------------
+
+    def _bound(self) -> None:
+        """Drop what all callers have read of an answer that is not kept; wait for slow ones."""
+        if self.kept:
+            return
+        read = min((caller.position for caller in self.callers), default=self.visible)
+        if read > self.dropped:
+            del self.pieces[: read - self.dropped]
+            self.dropped = read
+        self.pace()
+
+    def pace(self) -> None:
+        """Stop the engine while a caller of an answer that is not kept does not read."""
+        slow = not self.kept and any(caller.slow for caller in self.callers)
+        if self.listener is None or slow == self._paused:
+            return
+        self._paused = slow
+        if slow:
+            self.listener.on_client_slow()
+        else:
+            self.listener.on_client_ready()
+
+
+class KeyedCaller:
+    """One client that sent an idempotency key: writes the shared answer to its exchange."""
+
+    __slots__ = (
+        "answer",
+        "exchange",
+        "executes",
+        "fingerprint",
+        "gone",
+        "home",
+        "name",
+        "position",
+        "proxied",
+        "seen",
+        "slow",
+        "spoken_at",
+        "until",
+    )
+
+    def __init__(
+        self, home: CallerHome, proxied: ProxiedRequest, name: KeyName, fingerprint: str
+    ) -> None:
+        self.home = home
+        self.proxied = proxied
+        self.exchange = proxied.exchange
+        self.exchange.listener = self
+        self.name = name
+        self.fingerprint = fingerprint
+        self.answer: SharedAnswer | None = None
+        self.position = 0  # pieces that were written to it
+        self.executes = False  # its own request is the one that is executed
+        self.gone = False  # answered, or its client left
+        self.slow = False
+        self.until = 0  # when it stops waiting (ns)
+        self.seen = -1  # its position when it was last looked at
+        self.spoken_at = 0  # when something was last written to it, as far as was looked (ns)
+
+    # --- its client ------------------------------------------------------------------------------
+
+    def on_client_gone(self) -> None:
+        """Let go of the answer; the execution goes on for others, and for a retry."""
+        self.gone = True
+        self.home.left(self)
+
+    def on_client_slow(self) -> None:
+        """Write nothing more for now; the answer is kept meanwhile."""
+        self.slow = True
+        if isinstance(self.answer, RecordedAnswer):
+            self.answer.pace()
+
+    def on_client_ready(self) -> None:
+        """Write what came meanwhile."""
+        self.slow = False
+        self.pump()
+        if isinstance(self.answer, RecordedAnswer):
+            self.answer.pace()
+
+    # --- its answer ------------------------------------------------------------------------------
+
+    @property
+    def shown(self) -> bool:
+        """Whether the client has seen a part of an answer; comments do not count."""
+        return self.position > 0
+
+    def pump(self) -> None:
+        """Write what the answer has and the client does not."""
+        answer, exchange = self.answer, self.exchange
+        if self.gone or self.slow or answer is None or not answer.status:
+            return
+        if not answer.streams:
+            if answer.sealed:
+                self._respond(answer)
+            return
+        if not exchange.started:
+            exchange.start(answer.status, self._head(answer))
+        while self.position < answer.visible and not self.slow:
+            piece = answer.pieces[self.position - answer.dropped]
+            self.position += 1
+            exchange.write(piece)
+            if self.gone:
+                return
+        if answer.sealed and self.position == answer.visible:
+            self._part()
+            if answer.broken:
+                exchange.abort()
+            else:
+                exchange.end()
+
+    def _respond(self, answer: SharedAnswer) -> None:
+        exchange, body = self.exchange, answer.pieces[0]
+        self._part()
+        if not exchange.started:
+            exchange.respond(answer.status, self._head(answer), body)
+        elif answer.broken:
+            exchange.abort()
+        else:  # a comment was sent meanwhile: the rest can only be an event
+            exchange.fail(b"data: %b\n\n" % body)
+
+    def comment(self, payload: bytes = _COMMENT) -> None:
+        """Tell a client that waits for a stream that its request is alive."""
+        if self.gone or self.slow or not self.proxied.ask.stream:
+            return
+        if not self.exchange.started:
+            self.exchange.start(200, _EVENTS + b"\r\ncache-control: no-cache\r\n" + REPLAYED)
+        self.exchange.write(payload)
+
+    def refuse(self, error: ApiError) -> None:
+        """End with an error: as a status, or as an event where a stream has begun."""
+        if self.gone:
+            return
+        exchange, request_id = self.exchange, self.proxied.request_id
+        streams = self.proxied.ask.stream
+        self._part()
+        if not exchange.started:
+            head = _JSON + b"x-request-id: %b\r\n" % request_id + errors.error_headers(error)
+            exchange.respond(error.status, head, errors.error_body(error, request_id.decode()))
+        elif streams:
+            exchange.fail(errors.error_event(error, request_id.decode()))
+        else:
+            exchange.abort()
+
+    def _part(self) -> None:
+        """Be over, before the last bytes are written: they may begin the client's next request."""
+        self.gone = True
+        self.exchange.listener = None
+        self.home.done(self)
+
+    def _head(self, answer: SharedAnswer) -> bytes:
+        if self.executes:
+            return answer.head
+        lines = answer.head.split(b"\r\n")
+        kept = b"".join(b"%b\r\n" % line for line in lines if line and not line.startswith(_STALE))
+        return kept + REPLAYED
+
+
+class FollowedAnswer(SharedAnswer):
+    """The answer of another gateway's execution, as far as it came through the store."""
+
+    def __init__(self, name: KeyName, execution: str) -> None:
+        super().__init__(name, execution)
+        self.taking_over = False
+
+    def take(self, record: KeyRecord, pieces: tuple[bytes, ...]) -> None:
+        """Take the head and further pieces of the answer."""
+        self.status = record.status
+        self.head = record.head.encode("latin-1")
+        self.streams = record.streams
+        self.pieces += pieces
+        self.visible = len(self.pieces)
+        if pieces:
+            self.deliver()
+
+
+__all__ = ["REPLAYED", "CallerHome", "FollowedAnswer", "KeyedCaller", "RecordedAnswer"]

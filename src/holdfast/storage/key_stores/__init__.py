@@ -1,0 +1,1 @@
+"""Adapters that keep idempotency keys for all gateways: SQLite, PostgreSQL, Redis or Valkey."""
