@@ -32,7 +32,7 @@ LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("engines", "launchers", "sources", "storage", "exporters"),
     ("gateway", "control", "batch", "sim"),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
-    ("wire",),
+    ("wire", "manifests"),
     ("cli",),
     ("__main__",),
 )
