@@ -13,6 +13,7 @@ from holdfast.cli.render.autoscalers import (
     scaled_object,
 )
 from holdfast.cli.render.proxies import envoy, istio
+from holdfast.cli.render.workloads import kubernetes
 
 
 @click.group()
@@ -21,6 +22,7 @@ def render() -> None:
 
     \b
     Examples:
+      holdfast render kubernetes -c fleet.yaml -w workloads.yaml
       holdfast render envoy -c fleet.yaml
       holdfast render istio -c fleet.yaml --service llama=llama.ml.svc.cluster.local:8000
       holdfast render hpa --model llama --deployment llama-server --namespace ml
@@ -28,7 +30,7 @@ def render() -> None:
     """  # noqa: D301
 
 
-for _command in (envoy, istio, hpa, keda):
+for _command in (kubernetes, envoy, istio, hpa, keda):
     render.add_command(_command)
 
 __all__ = ["adapter_rules", "horizontal_pod_autoscaler", "render", "scaled_object"]

@@ -10,6 +10,14 @@ import yaml
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Writes every value where it is used: a reader of manifests follows no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - as its base has it
+        """Never refer from one value to another."""
+        return True
+
+
 def named(kind: str, longest: int) -> Callable[[click.Context, click.Parameter, str], str]:
     """A check of an option's value: a name that Kubernetes takes for this kind."""
 
@@ -39,7 +47,7 @@ def manifest_text(
         lines.append("# What it does otherwise than Holdfast:")
         lines += [f"# - {note}" for note in noted]
     texts = [
-        yaml.safe_dump(document, sort_keys=False, width=1_000, allow_unicode=True)
+        yaml.dump(document, Dumper=_PlainDumper, sort_keys=False, width=1_000, allow_unicode=True)
         for document in documents
     ]
     return "\n".join(lines) + "\n" + "---\n".join(texts)
