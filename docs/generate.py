@@ -58,7 +58,7 @@ BLOCK: Final = re.compile(
 PARTS: Final = (
     *("core", "config", "engines", "launchers", "sources", "storage"),
     *("gateway", "control", "sim"),
-    *("chaos", "planner", "testing", "ui", "loadtest", "wire", "cli"),
+    *("chaos", "planner", "testing", "ui", "manifests", "loadtest", "wire", "cli"),
 )
 
 # Commands whose output a page shows, by the name of their block.

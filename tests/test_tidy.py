@@ -34,7 +34,7 @@ LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("twin",),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
     ("loadtest",),  # its report is drawn with the planner's charts
-    ("wire",),
+    ("wire", "manifests"),
     ("cli",),
     ("__main__",),
 )

@@ -42,6 +42,7 @@ COMMANDS: Final = {
     "chaos": "chaos:chaos",
     "history": "history:history",
     "agent": "agent:agent",
+    "readiness": "readiness:readiness",
     "aws": "aws:aws",
     "render": "render:render",
     "keys": "keys:keys",

@@ -13,6 +13,7 @@ from holdfast.control.admin.admin import build_admin
 from holdfast.control.fleet.disturbances import ChaosDisabledError
 from holdfast.control.fleet.loop import Happened
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
+from holdfast.core.types import Decision
 from holdfast.ports import UnreadableError
 
 HERE = "http://127.0.0.1:8001"
@@ -39,6 +40,10 @@ class FakeFacts:
 
     def model_ready(self, model):
         return model == "org/m", "as asked"
+
+    def replica_ready(self, model, replica_id):
+        known = {"org/m-1": Decision(True, "ready"), "org/m-2": Decision(False, "quarantined")}
+        return known.get(replica_id) if model == "org/m" else None
 
     def status(self):
         return {"epoch": 4}
@@ -336,6 +341,19 @@ def test_gpus_and_the_rest_are_told(client):
     assert client.get("/explain/req_2").status_code == 404
     answer = client.get("/nothing")
     assert (answer.status_code, answer.json()) == (404, {"error": "Not Found"})
+
+
+def test_a_replicas_readiness_is_told_in_a_form_that_no_proxy_has(client):
+    def asked(query):
+        answer = client.get(f"/readyz/{query}")
+        return answer.status_code, answer.json()
+
+    well = {"replica": "org/m-1", "known": True, "ready": True, "why": "ready"}
+    ill = {"replica": "org/m-2", "known": True, "ready": False, "why": "quarantined"}
+    assert asked("org/m?replica=org/m-1") == (200, well)
+    assert asked("org/m?replica=org/m-2") == (503, ill)
+    assert asked("org/m?replica=x") == (404, {"replica": "x", "known": False})
+    assert asked("org/other?replica=org/m-1")[0] == 404
 
 
 # --- logs -----------------------------------------------------------------------------------------

@@ -412,6 +412,16 @@ def test_a_pod_that_ends_is_gone_or_is_drained_is_withdrawn_and_its_successor_is
     assert not withdrawn("a")
 
 
+def test_a_pod_whose_probe_repeats_our_own_verdict_is_not_drained_for_it(store):
+    stage = Stage(store, fleet_file())
+    labels = (("holdfast.dev/readiness", "verdict"),)
+    for ready in (True, False):
+        a = placed("a", ready=ready, labels=labels)
+        stage.discovery.look(reading(a, placed("b", ip="10.1.0.2", ready=True)))
+    assert stage.told == [("placed", "a", "b")]
+    assert stage.discovery.leavers() == []
+
+
 def test_a_pod_that_was_never_ready_is_left_to_canaries(store):
     stage = Stage(store, fleet_file())
     for _ in range(2):

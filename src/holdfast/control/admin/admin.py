@@ -36,6 +36,7 @@ from holdfast.control.incidents.fact_reports import REPORT_BYTES_MAX, BadReportE
 from holdfast.control.lookup_errors import UnknownModelError, UnknownReplicaError
 from holdfast.control.view.live_view import LiveView, view_routes
 from holdfast.core.diagnose.version_bill import VersionLine
+from holdfast.core.types import Decision
 from holdfast.ports import UnreadableError
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
@@ -94,6 +95,9 @@ class AdminAnswers(Protocol):
 
     def ready(self) -> tuple[bool, str]:
         """Whether some gateway accepts requests, and why (not)."""
+
+    def replica_ready(self, model: str, replica_id: str) -> Decision | None:
+        """What a replica's readiness probe is to be told; None: no such replica."""
 
     def model_ready(self, model: str) -> tuple[bool, str]:
         """Whether a ready replica of this model exists, and why (not)."""
@@ -234,7 +238,15 @@ class _Admin:
         return _verdict(*self._facts.ready())
 
     async def readyz_model(self, request: Request) -> Response:
-        return _verdict(*self._facts.model_ready(request.path_params["model"]))
+        model, replica = request.path_params["model"], request.query_params.get("replica")
+        if replica is None:
+            return _verdict(*self._facts.model_ready(model))
+        # In a form that no proxy's own error has: an agent must not take that for a verdict.
+        answer = self._facts.replica_ready(model, replica)
+        if answer is None:
+            return json_answer({"replica": replica, "known": False}, 404)
+        told = {"replica": replica, "known": True, "ready": answer.allowed, "why": answer.reason}
+        return json_answer(told, 200 if answer.allowed else 503)
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._facts.metrics(), media_type=_METRICS_TYPE)

@@ -42,6 +42,14 @@ def _in_query(name: str, description: str, **schema: Any) -> _Data:
 
 _REPLICA: Final = _in_path("replica_id", "The id of a replica, as in /status")
 _MODEL: Final = _in_path("model", "The name of a model, as in the fleet file")
+_READY_REPLICA: Final[_Data] = {
+    "name": "replica",
+    "in": "query",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "A replica of it: what its platform's readiness probe is to be told, as JSON; "
+    "404 where there is none.",
+}
 _REFUSED: Final[_Data] = {
     "401": {"$ref": "#/components/responses/NoToken"},
     "403": {"$ref": "#/components/responses/NoRole"},
@@ -111,6 +119,7 @@ def _probes() -> _Data:
             "503": _text("None is, or no model has this name.", "no replica is ready"),
         },
         _MODEL,
+        _READY_REPLICA,
     )
     ready_model["get"] |= {"security": _OPEN}
     return {

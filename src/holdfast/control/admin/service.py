@@ -39,7 +39,9 @@ from holdfast.control.view.fleet_summary import FleetSummary
 from holdfast.control.view.history import Sampler, history_metrics
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import SourcePoller
+from holdfast.core.deploy.pod_readiness import told_ready
 from holdfast.core.messages import DrainAsked, RestartAsked, UndrainAsked
+from holdfast.core.types import Decision
 from holdfast.ports import Gauged, Store
 
 EXPLAIN_S: Final = 1.0  # gateways answer from memory; one that is silent for so long is frozen
@@ -104,6 +106,12 @@ class AdminService:
             return False, "no such model"
         ready = self._parts.loop.ready(model)
         return ready, "ready" if ready else "no replica is ready"
+
+    def replica_ready(self, model: str, replica_id: str) -> Decision | None:
+        """What the platform's readiness probe of a replica is to be told; None: no such replica."""
+        view = self._parts.loop.view
+        rows = [row for row in view.replicas if row.replica.model == model] if view else []
+        return told_ready(rows, self._parts.source.file.fleet.ejection.share_max).get(replica_id)
 
     def events(self, limit: int = 1_000, replica: str | None = None) -> list[Happened]:
         """The newest events, the newest last; those of one replica where one is named."""

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from holdfast.config.discovery import FOUND_MAX, IMAGE, DiscoverSection
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
-from holdfast.core.deploy.platform_readiness import PodReadiness, drained_pods
+from holdfast.core.deploy.platform_readiness import READINESS, VERDICT, PodReadiness, drained_pods
 from holdfast.core.deploy.pod_port import port_of
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, UndrainAsked
 from holdfast.core.view.layers import Placed, Reading
@@ -151,6 +151,8 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
     zone = (dict(placed.labels).get(_ZONE) or zones.get(placed.host, ""))[:64]
     leaving = placed.state == "stopping"
     since = placed.created_at or 0.0
+    # A probe that says what control said would drain whom control doubts, and doubt whom it drains.
+    ours = dict(placed.labels).get(READINESS) == VERDICT
     return DiscoveredReplica(
         placed.id,
         placed.uid,
@@ -160,8 +162,8 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
         leaving,
         since,
         revision=_revision(placed, rule),
-        ready=placed.ready,
-        was_ready=placed.ready is True,
+        ready=None if ours else placed.ready,
+        was_ready=placed.ready is True and not ours,
         problem=port.problem,
     )
 

@@ -4,10 +4,17 @@ A pod that was ready and is not any more asks for no new work: its ``preStop`` h
 its own probe took it out. One that was never ready is left to canaries, which know more than a
 port that answers. Never more than half of a model's pods are drained so: a probe that times out on
 busy replicas would otherwise take all of them out, and busy is not dead.
+
+A pod with the label ``READINESS: VERDICT`` is not judged so: its probe repeats what control itself
+said of it (``pod_readiness.py``).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+READINESS: Final = "holdfast.dev/readiness"  # a label of pods
+VERDICT: Final = "verdict"  # their readiness is control's own verdict
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,4 +37,4 @@ def drained_pods(pods: Sequence[PodReadiness]) -> frozenset[str]:
     return frozenset(one.pod for one in unready[: len(pods) // 2])
 
 
-__all__ = ["PodReadiness", "drained_pods"]
+__all__ = ["READINESS", "VERDICT", "PodReadiness", "drained_pods"]

@@ -1,4 +1,4 @@
-"""``holdfast render``: manifests for autoscalers that follow what Holdfast publishes.
+"""``holdfast render hpa`` and ``keda``: manifests for autoscalers that follow our metrics.
 
 Two signals, as in most recipes for GPU serving: the share of memory that requests fill, and how
 many requests wait. They are not alike. Memory is a *level* that all replicas share: its target is a
@@ -16,7 +16,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
-import yaml
+
+from holdfast.cli.render.output import named, print_manifest
 
 MEMORY_PERCENT: Final = 70
 QUEUE_DEPTH: Final = 10
@@ -25,7 +26,6 @@ _UP_S: Final = 60
 _PODS_UP: Final = 2  # in one step: a loading wave of more is slower than two short ones
 _POLL_S: Final = 15
 
-_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _MODEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 _PROMETHEUS: Final = "http://prometheus.monitoring.svc:9090"
@@ -34,17 +34,7 @@ _MEMORY_METRIC: Final = "holdfast_model_memory_used_ratio"
 _QUEUE_METRIC: Final = "holdfast_queued_requests"
 _WAITING_METRIC: Final = "holdfast_replica_waiting"
 
-_HEAD: Final = "# Made by 'holdfast render {what}'. docs/operating/exporters.md explains it.\n"
-
-
-def _named(kind: str, longest: int) -> Callable[[click.Context, click.Parameter, str], str]:
-    def check(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-        if not _NAME.fullmatch(value) or len(value) > longest:
-            told = f"{value[:80]!r} is no name of a {kind}: lower-case letters, digits, '-'"
-            raise click.BadParameter(told, param=parameter)
-        return value
-
-    return check
+_PAGE: Final = "docs/operating/exporters.md"
 
 
 def _model(_context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -72,14 +62,14 @@ def _options(least: int) -> Callable[[Callable[..., None]], Callable[..., None]]
         click.option(
             "--deployment",
             required=True,
-            callback=_named("Deployment", 253),
+            callback=named("Deployment", 253),
             help="The Deployment that runs its replicas.",
         ),
         click.option(
             "--namespace",
             default="default",
             show_default=True,
-            callback=_named("namespace", 63),
+            callback=named("namespace", 63),
             help="Where the Deployment is.",
         ),
         click.option(
@@ -119,18 +109,7 @@ def _options(least: int) -> Callable[[Callable[..., None]], Callable[..., None]]
     return add
 
 
-@click.group()
-def render() -> None:
-    """Print manifests for Kubernetes that scale by Holdfast's metrics.
-
-    \b
-    Examples:
-      holdfast render hpa --model llama --deployment llama-server --namespace ml
-      holdfast render keda --model llama --deployment llama-server --max 16
-    """  # noqa: D301
-
-
-@render.command()
+@click.command()
 @_options(least=1)
 @click.option(
     "--metrics",
@@ -153,15 +132,16 @@ def hpa(metrics: str, *, rules: bool, **said: Any) -> None:
     """  # noqa: D301
     _fits(said)
     if rules:
-        _print(adapter_rules(), "hpa --rules")
+        print_manifest([adapter_rules()], "hpa --rules", _PAGE)
         return
     if not _LABEL.fullmatch(said["model"]) or len(said["model"]) > 63:
         told = f"{said['model']!r} cannot be the value of a label in Kubernetes; use 'render keda'"
         raise click.BadParameter(told, param_hint="--model")
-    _print(horizontal_pod_autoscaler(cloudwatch=metrics == "cloudwatch", **said), "hpa")
+    manifest = horizontal_pod_autoscaler(cloudwatch=metrics == "cloudwatch", **said)
+    print_manifest([manifest], "hpa", _PAGE)
 
 
-@render.command()
+@click.command()
 @_options(least=0)
 @click.option(
     "--prometheus",
@@ -179,18 +159,13 @@ def keda(prometheus: str, **said: Any) -> None:
         --prometheus http://prom:9090
     """  # noqa: D301
     _fits(said)
-    _print(scaled_object(prometheus, **said), "keda")
+    print_manifest([scaled_object(prometheus, **said)], "keda", _PAGE)
 
 
 def _fits(said: dict[str, Any]) -> None:
     if said["minimum"] > said["maximum"]:
         told = f"is {said['maximum']}, below --min {said['minimum']}"
         raise click.BadParameter(told, param_hint="--max")
-
-
-def _print(document: dict[str, Any], what: str) -> None:
-    text = yaml.safe_dump(document, sort_keys=False, width=1_000, allow_unicode=True)
-    click.echo(_HEAD.format(what=what) + text, nl=False)
 
 
 # --- manifests ------------------------------------------------------------------------------------
@@ -318,6 +293,7 @@ __all__ = [
     "QUEUE_DEPTH",
     "adapter_rules",
     "horizontal_pod_autoscaler",
-    "render",
+    "hpa",
+    "keda",
     "scaled_object",
 ]
