@@ -30,7 +30,7 @@ LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("core",),
     ("config", "ports", "frames", "acceptor"),
     ("engines", "launchers", "sources", "storage", "exporters"),
-    ("gateway", "control", "batch", "sim"),
+    ("gateway", "control", "batch", "sim", "ray"),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
     ("wire",),
     ("cli",),
