@@ -33,7 +33,7 @@ from holdfast.config.incidents import (
     FootprintSection,
     IncidentsSection,
 )
-from holdfast.config.launch import LaunchSection
+from holdfast.config.launch import LaunchSection, RaySection
 from holdfast.config.models import (
     ENGINES,
     PLACED,
@@ -155,6 +155,7 @@ class FleetFile(Section):
     hedge: Annotated[HedgeConfig, Policy()] = HedgeConfig()
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
     launches: Annotated[LaunchGateConfig, Policy()] = LaunchGateConfig()
+    ray: RaySection = RaySection()
     watch: Annotated[ProcessWatchConfig, Policy()] = ProcessWatchConfig()
     tenants: list[TenantSection] = Field(default_factory=list)
     virtual_models: list[VirtualSection] = Field(default_factory=list)

@@ -62,6 +62,9 @@ from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
 if TYPE_CHECKING:
     import uvicorn
 
+    from holdfast.control.process import Control
+    from holdfast.ports import Launcher
+
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
 DESCRIPTORS_WANTED: Final = 65_536  # of the supervisor and control, and of engines below it
 GATEWAY_DESCRIPTORS_WANTED: Final = 1 << 20  # the usual hard limit: half a million connections
@@ -373,6 +376,7 @@ async def _control(
     from holdfast.control.admin.server import AdminServer  # noqa: PLC0415
     from holdfast.control.process import Control, settle_memory  # noqa: PLC0415
     from holdfast.control.view.history import keeping  # noqa: PLC0415
+    from holdfast.launchers.launcher_group import LauncherGroup  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
     from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
@@ -380,9 +384,13 @@ async def _control(
     loop = asyncio.get_running_loop()
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
     store = SqliteStore(kept / "control.sqlite")
-    launcher = ProcessLauncher(kept / "replicas")
+    here = ProcessLauncher(kept / "replicas")
+    launcher = LauncherGroup(here, lambda on: _platform_launcher(on, control, kept))
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
+    launcher.wanted = lambda: {
+        model.launch.on for model in control.file.models if model.launch is not None
+    }
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
@@ -428,6 +436,17 @@ async def _control(
     finally:
         if not await asyncio.to_thread(store.close):
             _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+def _platform_launcher(on: str, control: "Control", kept: Path) -> "Launcher":
+    """Build the launcher of a platform other than this host, when the first replica asks for it."""
+    from holdfast.launchers.ray.launcher import RAY, RayLauncher  # noqa: PLC0415 few need it
+    from holdfast.launchers.ray.link import RaySettings  # noqa: PLC0415
+
+    assert on == RAY, f"no launcher is built for {on!r}"
+    ray = control.file.ray
+    settings = RaySettings(ray.address, ray.namespace, ray.zone_label, ray.lease_s)
+    return RayLauncher(settings, kept / "ray")
 
 
 def _admin_config(app: Any, tls: AdminTlsSection | None) -> "uvicorn.Config":

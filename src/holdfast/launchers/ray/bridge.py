@@ -53,6 +53,7 @@ class Bridge:
             "start": self._start,
             "stop": self._stop,
             "forget": self._forget,
+            "release": self._release,
         }
 
     async def answer(self, request: Mapping[str, Any]) -> None:
@@ -135,6 +136,10 @@ class Bridge:
                 await actor.stop.remote(request["grace_s"])
         except RayActorError:
             return {}  # whoever waits for its news tells how it ended
+        return {}
+
+    async def _release(self, request: Mapping[str, Any]) -> _Answer:
+        await self._give_up(request["replica"])
         return {}
 
     async def _forget(self, request: Mapping[str, Any]) -> _Answer:

@@ -138,6 +138,8 @@ class RayLauncher:
         """Stop a replica's engine; its actor and its place go with it."""
         running = self._running.get(replica_id)
         if running is None:
+            if self._placed.pop(replica_id, None) is not None:  # placed, and not wanted any more
+                await self._link.ask("release", replica=replica_id)
             return None
         await self._link.ask(
             "stop", grace_s + _BEYOND_S, replica=replica_id, grace_s=float(grace_s)
