@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
-import ray_nodes
 from holdfast.launchers.process import ProcessLauncher
 from holdfast.launchers.ray.launcher import RayLauncher
 from holdfast.launchers.ray.link import RaySettings
 from holdfast.ports import Ended, LaunchError, Order
 from holdfast.testing.launcher import FakeHost, FakeLauncher
+from holdfast.testing.ray_nodes import ray_nodes
 
 RAY = bool(os.environ.get("HOLDFAST_RAY"))
 PATIENCE_S = 180.0 if RAY else 20.0  # each control starts a driver of Ray, each replica an actor
@@ -157,7 +157,7 @@ class RayWorld(ProcessWorld):
 
 @pytest.fixture(scope="session")
 def ray_address():
-    with ray_nodes.two_nodes() as nodes:
+    with ray_nodes("b") as nodes:
         yield nodes.address
 
 

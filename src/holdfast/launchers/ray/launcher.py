@@ -337,9 +337,9 @@ def _order(record: Mapping[str, Any]) -> Order:
 
 
 def _host_of(record: Mapping[str, Any]) -> str:
-    """A node's name for people: its host's name, and enough of its id to tell two apart."""
+    """A node's name for people, as the Ray source has it: its address and a part of its id."""
     node = str(record.get("node") or record.get("id") or "")
-    return f"{record.get('hostname') or record.get('address') or 'node'}-{node[:8]}"
+    return f"{record.get('address') or 'node'}-{node[:8]}"
 
 
 def _place_of(record: Mapping[str, Any]) -> Place:
