@@ -9,11 +9,13 @@ ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
 PLATFORMS := .venv-platforms
 PLATFORMS_STAMP := $(PLATFORMS)/.installed
+RAY := .venv-ray
+RAY_STAMP := $(RAY)/.installed
 
 # Tests start hundreds of processes; where this is set each of them compiles all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run quick test test-engines test-web test-platforms stories lint check compiled bench fuzz docs lock clean
+.PHONY: install run quick test test-engines test-ray test-web test-platforms stories lint check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -56,6 +58,17 @@ $(ENGINES_STAMP): requirements.lock requirements-engines.txt pyproject.toml
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock -r requirements-engines.txt
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(ENGINES_STAMP)
+
+# A real Ray cluster of two nodes on this machine, with Serve: some 500 MB to install, 1.5 GB while it runs. Linux only.
+test-ray: $(RAY_STAMP)
+	HOLDFAST_RAY=1 $(RAY)/bin/python -m pytest tests/contract/test_launcher.py -p no:cacheprovider --durations=0
+	HOLDFAST_RAY=1 $(RAY)/bin/python -m pytest tests/ray_real -p no:cacheprovider --durations=0
+
+$(RAY_STAMP): requirements.lock requirements-ray.txt pyproject.toml
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock -r requirements-ray.txt
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(RAY_STAMP)
 
 # The dashboard in a real browser; needs Chromium at /usr/bin/chromium or at $HOLDFAST_CHROMIUM.
 test-web: install $(WEB_STAMP)
@@ -106,6 +119,8 @@ lock:
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group engines -c requirements.lock -o requirements-engines.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --group ray -c requirements.lock -o requirements-ray.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group web -c requirements.lock -o requirements-web.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group platforms -c requirements.lock -o requirements-platforms.txt
@@ -113,4 +128,4 @@ lock:
 	  --no-header --no-annotate --group istio >> requirements-platforms.txt
 
 clean:
-	rm -rf $(VENV) $(ENGINES) $(PLATFORMS) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(PLATFORMS) $(RAY) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis

@@ -30,7 +30,7 @@ LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("core",),
     ("config", "ports", "queue_port", "frames", "acceptor"),
     ("engines", "launchers", "sources", "storage", "exporters"),
-    ("gateway", "control", "batch", "sim"),
+    ("gateway", "control", "batch", "sim", "ray"),
     ("twin",),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
     ("loadtest",),  # its report is drawn with the planner's charts

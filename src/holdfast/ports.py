@@ -14,11 +14,38 @@ from holdfast.core.deploy.gpu_placement import GpuInventory
 from holdfast.core.health.leadership import LeaseAnswer
 from holdfast.core.request.idempotency.key_policy import KeyChange, KeyRuling
 from holdfast.core.request.idempotency.key_record import KeyName, KeyRecord, KeyUsage
+from holdfast.core.types import HostCondition
 from holdfast.core.view.layers import Reading
 
 
 class LaunchError(Exception):
     """A replica could not be started; the text says why and what to do."""
+
+
+class NoRoomError(LaunchError):
+    """A replica has to wait: its platform has no room for it now; the text says what is missing."""
+
+
+@dataclass(slots=True, frozen=True)
+class PlaceRequest:
+    """What a replica needs of the host that a platform chooses for it."""
+
+    replica_id: str
+    model: str
+    zone: str = ""  # where it should be; empty: anywhere
+    gpus: int = 0  # tensor × pipeline degree
+    cpus: float = 0.0  # set aside for it
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """Where a platform will run a replica: its address, a free port, and its host's name."""
+
+    address: str
+    port: int
+    host: str  # as the platform names it, in facts and incidents
+    zone: str = ""  # empty: unknown
+    reason: str = ""  # why this one, for people
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,6 +58,7 @@ class Order:
     port: int = 0  # where the engine will listen; the launcher only carries it
     note: Mapping[str, str] = field(default_factory=dict)  # handed back at adoption, never read
     pass_env: tuple[str, ...] = ()  # variables of control's own environment that it gets as well
+    on: str = ""  # the name of the platform that runs it; empty: this host
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,6 +71,7 @@ class Ended:
     reason: str  # for people
     oom_ruled_out: bool = False  # the kernel's count was watched, and it killed nobody just then
     asked: bool = False  # it was told to end, by whomever, and did not end by itself
+    host_lost: bool = False  # its host died or was taken back, and it went with it
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,6 +100,12 @@ class Watcher(Protocol):
 
         A suspension comes from SIGSTOP or a debugger.
         """
+
+    def leaving(self, replica_id: str, reason: str) -> None:
+        """A replica's host is being drained or taken back: its requests should go elsewhere."""
+
+    def host_seen(self, host: str, condition: HostCondition, reason: str) -> None:
+        """The platform says whether one of its hosts can run replicas, when that changes."""
 
 
 class Launcher(Protocol):
@@ -109,6 +144,22 @@ class Launcher(Protocol):
 
     async def close(self, *, leave_running: bool) -> None:
         """Stop watching; the replicas run on to be adopted, or are stopped first."""
+        ...
+
+
+@runtime_checkable
+class PlacingLauncher(Protocol):
+    """A launcher that chooses the host of a replica, and so its address, before the start."""
+
+    def places(self, on: str) -> bool:
+        """Whether replicas of this platform get a place from here."""
+        ...
+
+    async def place(self, on: str, request: PlaceRequest) -> Place:
+        """Reserve a place for a replica until it is started, stopped or placed again.
+
+        ``NoRoomError``: none has room now; another ``LaunchError``: the platform cannot be used.
+        """
         ...
 
 
@@ -385,7 +436,11 @@ __all__ = [
     "Launcher",
     "LeadershipStore",
     "LeadershipStoreError",
+    "NoRoomError",
     "Order",
+    "Place",
+    "PlaceRequest",
+    "PlacingLauncher",
     "Source",
     "Store",
     "StoreError",

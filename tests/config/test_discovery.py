@@ -52,7 +52,7 @@ def test_tasks_of_ecs_can_be_discovered_too_and_what_an_agent_sees_cannot(tmp_pa
     assert "task-definition" in found.models[0].discover.revision_from
     told = refused(tmp_path, text.replace("type: kubernetes", "type: local"))
     assert "models[0].discover.source" in told or "models.0.discover.source" in told
-    assert "no Kubernetes or AWS source of this file" in told
+    assert "no Kubernetes, AWS or Ray source of this file" in told
     assert "add one under 'sources'" in told
 
 

@@ -1,4 +1,7 @@
-"""What every launcher promises, asked of the fake one and of real processes, on both loops."""
+"""What every launcher promises, asked of the fake one and of real processes, on both loops.
+
+``make test-ray`` asks it of a Ray cluster of two nodes, too (``HOLDFAST_RAY``).
+"""
 
 import asyncio
 import os
@@ -9,10 +12,14 @@ import pytest
 import uvloop
 
 from holdfast.launchers.process import ProcessLauncher
+from holdfast.launchers.ray.launcher import RayLauncher
+from holdfast.launchers.ray.link import RaySettings
 from holdfast.ports import Ended, LaunchError, Order
 from holdfast.testing.launcher import FakeHost, FakeLauncher
+from holdfast.testing.ray_nodes import ray_nodes
 
-PATIENCE_S = 20.0
+RAY = bool(os.environ.get("HOLDFAST_RAY"))
+PATIENCE_S = 180.0 if RAY else 20.0  # each control starts a driver of Ray, each replica an actor
 
 # A small engine that does as it is told through a named pipe: "say TEXT", "exit CODE", "deaf".
 ENGINE = """
@@ -48,6 +55,12 @@ class Notes:
 
     def stopped(self, replica_id, stopped):
         self._add("stopped", replica_id, stopped)
+
+    def leaving(self, replica_id, reason):
+        self._add("leaving", replica_id, reason)
+
+    def host_seen(self, host, condition, reason):
+        self._add("host_seen", host, condition)
 
     def _add(self, *news):
         self.all.append(news)
@@ -131,9 +144,29 @@ class ProcessWorld:
         await notes.seen("line", name, "deaf now")
 
 
-@pytest.fixture(params=["fake", "process", "process-uvloop"])
+class RayWorld(ProcessWorld):
+    """Nodes of the cluster are on this machine, so pipes and signals work as for processes."""
+
+    def __init__(self, tmp_path, address):
+        super().__init__(tmp_path)
+        self.settings = RaySettings(address=address, namespace=tmp_path.name)
+
+    def launcher(self):
+        return RayLauncher(self.settings, self.tmp_path / "replicas")
+
+
+@pytest.fixture(scope="session")
+def ray_address():
+    with ray_nodes("b") as nodes:
+        yield nodes.address
+
+
+@pytest.fixture(params=["ray"] if RAY else ["fake", "process", "process-uvloop"])
 def world(request, tmp_path):
-    made = (FakeWorld if request.param == "fake" else ProcessWorld)(tmp_path)
+    if RAY:
+        made = RayWorld(tmp_path, request.getfixturevalue("ray_address"))
+    else:
+        made = (FakeWorld if request.param == "fake" else ProcessWorld)(tmp_path)
     run = uvloop.run if request.param.endswith("uvloop") else asyncio.run
     yield SimpleNamespace(it=made, run=run)
     for descriptor in getattr(made, "pipes", ()):

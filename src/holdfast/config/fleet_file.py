@@ -35,7 +35,7 @@ from holdfast.config.incidents import (
     FootprintSection,
     IncidentsSection,
 )
-from holdfast.config.launch import LaunchSection
+from holdfast.config.launch import LaunchSection, RaySection
 from holdfast.config.models import (
     ENGINES,
     PLACED,
@@ -161,6 +161,7 @@ class FleetFile(Section):
     hedge: Annotated[HedgeConfig, Policy()] = HedgeConfig()
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
     launches: Annotated[LaunchGateConfig, Policy()] = LaunchGateConfig()
+    ray: RaySection = RaySection()
     watch: Annotated[ProcessWatchConfig, Policy()] = ProcessWatchConfig()
     tenants: list[TenantSection] = Field(default_factory=list)
     virtual_models: list[VirtualSection] = Field(default_factory=list)
@@ -332,12 +333,16 @@ def _check_replicas(file: FleetFile) -> None:
 
 
 def _check_discovery(file: FleetFile) -> None:
-    listing = ("kubernetes", "aws")  # what else is watched has no word on who is to be a replica
+    listing = (
+        "kubernetes",
+        "aws",
+        "ray",
+    )  # what else is watched has no word on who is to be a replica
     names = [source.called for source in file.sources if source.type in listing]
     for index, model in enumerate(file.models):
         if model.discover is not None:
             own = model.discover.source
-            problem = f"is {own!r}, which is no Kubernetes or AWS source of this file"
+            problem = f"is {own!r}, which is no Kubernetes, AWS or Ray source of this file"
             fix = f"use one of {_few(names)}" if names else "add one under 'sources'"
             require(own in names, f"models.{index}.discover.source", problem, fix)
 

@@ -11,12 +11,12 @@ every gateway and is printed for operators.
 """
 
 import re
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
 from holdfast.config.incidents import MemorySection
-from holdfast.config.sections import Section
+from holdfast.config.sections import Duration, Section
 from holdfast.core.deploy.gpu_placement import DEVICES_MAX
 from holdfast.core.types import ConfigError, require
 
@@ -51,6 +51,7 @@ def _without_secrets(value: object) -> object:
 class LaunchSection(Section):
     """How many replicas to start, in which zones, and with which settings."""
 
+    on: Literal["", "ray"] = ""  # empty: this host
     replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX, description="a number of replicas")] = 1
     zones: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=64, description="a zone")]],
@@ -71,6 +72,7 @@ class LaunchSection(Section):
     tensor_parallel: Annotated[int, Field(ge=1, le=1024, description="devices")] = 1
     pipeline_parallel: Annotated[int, Field(ge=1, le=1024, description="stages")] = 1
     gpus: Annotated[int, Field(ge=0, le=DEVICES_MAX, description="devices")] | None = None
+    cpus: Annotated[float, Field(ge=0, le=4096, description="CPUs")] = 0.0
     gpu_share: Annotated[float, Field(gt=0, le=1, description="a share")] | None = None
     context: Annotated[int, Field(ge=0, description="tokens; 0 = the engine's own")] = 0
     quantisation: Annotated[str, Field(min_length=1, max_length=64)] | None = None
@@ -79,6 +81,19 @@ class LaunchSection(Section):
     threads: Annotated[int, Field(ge=0, le=4096, description="threads")] = 0
     embedded: bool = False
     memory: MemorySection = MemorySection()
+
+
+class RaySection(Section):
+    """The Ray cluster that replicas with ``launch.on: ray`` run on."""
+
+    address: Annotated[str, Field(min_length=1, max_length=255, description="HOST:PORT")] = "auto"
+    namespace: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="a name")
+    ] = "holdfast"
+    zone_label: Annotated[
+        str, Field(min_length=1, max_length=317, description="a label of nodes")
+    ] = "zone"
+    lease_s: Annotated[Duration, Field(ge=30, le=86_400, description="seconds")] = 300.0
 
 
 def check_launch(launch: LaunchSection, engine: str) -> None:
@@ -107,6 +122,22 @@ def check_launch(launch: LaunchSection, engine: str) -> None:
     fix = "name a file, a directory or a model that the engine can load"
     require(commanded or bool(launch.weights), "model.launch.weights", "is missing", fix)
     _check_gpus(launch)
+    _check_platform(launch)
+
+
+def _check_platform(launch: LaunchSection) -> None:
+    """Refuse settings that only this host, or only another platform, can carry out."""
+    elsewhere = bool(launch.on)
+    fix = "remove it, or add launch.on: this host sets no CPUs aside"
+    require(elsewhere or not launch.cpus, "model.launch.cpus", "is set for this host", fix)
+    if not elsewhere:
+        return
+    fix = "remove it: a device is given to one replica there"
+    require(launch.gpu_share is None, "model.launch.gpu_share", f"is set for {launch.on}", fix)
+    words = (*launch.command, *launch.arguments, *launch.environment.values())
+    fix = f"remove it: {launch.on} sets {VISIBLE} for the engine"
+    named = any(DEVICE in word for word in words)
+    require(not named, "model.launch.command", f"has {DEVICE} for {launch.on}", fix)
 
 
 def _check_gpus(launch: LaunchSection) -> None:
@@ -137,4 +168,12 @@ def _check_gpus(launch: LaunchSection) -> None:
         require(known, f"model.launch.{place}", f"has {DEVICE}, and gpus is not set", fix)
 
 
-__all__ = ["DEVICE", "REPLICAS_MAX", "VISIBLE", "LaunchSection", "check_launch", "names_secret"]
+__all__ = [
+    "DEVICE",
+    "REPLICAS_MAX",
+    "VISIBLE",
+    "LaunchSection",
+    "RaySection",
+    "check_launch",
+    "names_secret",
+]

@@ -146,6 +146,17 @@ class KubernetesSection(_Source):
         return self
 
 
+class RaySourceSection(_Source):
+    """Nodes and Serve applications of one Ray cluster, by its dashboard."""
+
+    type: Literal["ray"]
+    name: SourceName = None
+    dashboard_url: Annotated[Endpoint, Field(min_length=1)] = "http://127.0.0.1:8265"
+    zone_label: Annotated[Text, Field(min_length=1)] = "zone"
+    token_file: Text = ""
+    period_s: Period = 5.0
+
+
 class LocalSection(_Source):
     """The host that control runs on."""
 
@@ -218,7 +229,8 @@ class AgentsSection(_Source):
 
 
 SourceSection = Annotated[
-    AwsSection | KubernetesSection | LocalSection | AgentsSection, Field(discriminator="type")
+    AwsSection | KubernetesSection | RaySourceSection | LocalSection | AgentsSection,
+    Field(discriminator="type"),
 ]
 
 
@@ -246,6 +258,7 @@ __all__ = [
     "AwsSection",
     "KubernetesSection",
     "LocalSection",
+    "RaySourceSection",
     "SourceSection",
     "check_sources",
 ]

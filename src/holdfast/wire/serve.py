@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from holdfast.control.process import Control, LeadingControl
+    from holdfast.ports import Launcher
     from holdfast.storage.sqlite import SqliteStore
     from holdfast.wire.election import Election
 
@@ -417,6 +418,7 @@ async def _control(
     supervisor: int | None = None,
 ) -> None:
     from holdfast.control.process import Control  # noqa: PLC0415
+    from holdfast.launchers.launcher_group import LauncherGroup  # noqa: PLC0415
     from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
     from holdfast.wire.view_sources import build_source  # noqa: PLC0415
@@ -431,9 +433,13 @@ async def _control(
         return
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
     store = SqliteStore(kept / "control.sqlite")
-    launcher = ProcessLauncher(kept / "replicas")
+    here = ProcessLauncher(kept / "replicas")
+    launcher = LauncherGroup(here, lambda on: _platform_launcher(on, control, kept))
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source, leads=leads)
+    launcher.wanted = lambda: {
+        model.launch.on for model in control.file.models if model.launch is not None
+    }
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
@@ -530,6 +536,17 @@ async def _while_leading(election: "Election", term: int, control: "Control") ->
     _log.error("leads no more; ends, and begins anew as a standby", term=term)
     sys.stderr.flush()
     os._exit(_DEPOSED)  # an orderly end would take time, in which it would act
+
+
+def _platform_launcher(on: str, control: "Control", kept: Path) -> "Launcher":
+    """Build the launcher of a platform other than this host, when the first replica asks for it."""
+    from holdfast.launchers.ray.launcher import RAY, RayLauncher  # noqa: PLC0415 few need it
+    from holdfast.launchers.ray.link import RaySettings  # noqa: PLC0415
+
+    assert on == RAY, f"no launcher is built for {on!r}"
+    ray = control.file.ray
+    settings = RaySettings(ray.address, ray.namespace, ray.zone_label, ray.lease_s)
+    return RayLauncher(settings, kept / "ray")
 
 
 def _admin_config(app: Any, tls: AdminTlsSection | None) -> "uvicorn.Config":

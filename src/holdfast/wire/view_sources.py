@@ -11,7 +11,13 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.config.sources import AgentsSection, AwsSection, KubernetesSection, LocalSection
+from holdfast.config.sources import (
+    AgentsSection,
+    AwsSection,
+    KubernetesSection,
+    LocalSection,
+    RaySourceSection,
+)
 from holdfast.core.diagnose.facts import Looked
 from holdfast.core.diagnose.investigation import Investigation, InvestigationConfig
 from holdfast.core.view.fleet_records import FleetRecords
@@ -44,6 +50,11 @@ def build_source(section: Any, control: "Control | None" = None) -> Source:
         from holdfast.sources.kubernetes.source import KubernetesSource  # noqa: PLC0415
 
         return KubernetesSource(name, _config(KubernetesConfig, section))
+    if isinstance(section, RaySourceSection):
+        from holdfast.sources.ray.config import RayConfig  # noqa: PLC0415 as above
+        from holdfast.sources.ray.source import RaySource  # noqa: PLC0415
+
+        return RaySource(name, _config(RayConfig, section))
     if isinstance(section, AgentsSection):
         return _inbox(section, control)
     assert isinstance(section, LocalSection), f"no source is built from {section!r}"

@@ -37,7 +37,8 @@ def declared_of(
         for deployed, endpoint in zip(model.deployed(), model.endpoints, strict=True):
             replica = deployed.replica
             unit = units.get(replica.id)
-            where = host if unit is not None else endpoint.host or urlsplit(endpoint.url).hostname
+            here = host if unit is not None and not unit.on else ""
+            where = here or endpoint.host or urlsplit(endpoint.url).hostname
             found[replica.id] = _declared(model, replica, where or "", unit, sizes)
     return found
 

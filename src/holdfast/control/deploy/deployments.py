@@ -419,6 +419,12 @@ class Deployments:
             self._store.drop_replica(unit.id)
             self._host.placed()
 
+    def leaving(self, unit: LaunchedReplica, reason: str) -> None:
+        """Drain a replica whose host is about to go; another is started in its place."""
+        told = f"{reason}: another takes its place"
+        self._host.note(Notice(time.monotonic_ns(), unit.model, unit.id, "leaves", told))
+        self._remove(unit, reason)
+
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
         """Tell the fleet that a replica waits for GPUs, and people when that begins."""
         self._host.tell(Queued(unit.id, unit.lacks))

@@ -146,7 +146,7 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
     address = f"[{placed.address}]" if ":" in placed.address else placed.address
     port = port_of(placed.port_said, rule.port, placed.ports)
     usual = {"http": 80, "https": 443}[rule.scheme] == port.number
-    url = f"{rule.scheme}://{address}" + ("" if usual else f":{port.number}")
+    url = f"{rule.scheme}://{address}" + ("" if usual else f":{port.number}") + placed.path
     # Newer API servers copy it to pods; who may not list nodes knows it from there alone.
     zone = (dict(placed.labels).get(_ZONE) or zones.get(placed.host, ""))[:64]
     leaving = placed.state == "stopping"

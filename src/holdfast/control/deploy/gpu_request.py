@@ -37,9 +37,20 @@ def gpu_request_of(model: ModelSection) -> GpuRequest | None:
     return found
 
 
+def devices_of(model: ModelSection) -> int:
+    """How many GPUs one replica of a model is placed with by a platform that counts them."""
+    launch = model.launch
+    if launch is None:
+        return 0
+    if launch.gpus is not None:
+        return launch.gpus
+    split = launch.tensor_parallel * launch.pipeline_parallel
+    return split if dialect(model.engine).needs_gpu or split > 1 else 0
+
+
 def _request(model: ModelSection) -> GpuRequest | None:
     launch = model.launch
-    if launch is None or launch.gpus == 0:
+    if launch is None or launch.gpus == 0 or launch.on:  # another platform has its own devices
         return None
     if launch.gpus is not None:
         share = launch.gpu_share if launch.gpu_share is not None else 1.0
@@ -71,4 +82,4 @@ def _memory(model: ModelSection, count: int) -> int | None:
     return (weights + (kv or 0)) // count if weights is not None else None
 
 
-__all__ = ["SHARED_MAX", "gpu_request_of"]
+__all__ = ["SHARED_MAX", "devices_of", "gpu_request_of"]

@@ -13,14 +13,15 @@ import orjson
 
 from holdfast.config.fleet_file import EndpointSection, ModelSection
 from holdfast.config.launch import VISIBLE
-from holdfast.control.deploy.gpu_request import gpu_request_of
+from holdfast.control.deploy.gpu_request import devices_of, gpu_request_of
 from holdfast.core.deploy.gpu_placement import GpuRequest, Overcommit
 from holdfast.core.failure import Kind
 from holdfast.core.types import require
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.launch_command import LaunchSpec, command_line, environment, fill_device
-from holdfast.ports import Order
+from holdfast.ports import Order, Place, PlaceRequest
 
+_PLATFORM: Final = ("on", "node", "address", "devices", "cpus")
 GPUS: Final = "gpus"  # in the note of an order: the devices of its process
 HOST: Final = "127.0.0.1"  # the process launcher starts replicas on this machine
 
@@ -43,6 +44,11 @@ class LaunchedReplica:
     held: bool = False  # drained by an operator: it stays until it is asked back
     loaded: bool = False  # the process that runs said so; another control then finds it serving
     was_ready: bool = False  # in this life or an earlier one
+    on: str = ""  # the platform that runs it; empty: this host
+    node: str = ""  # the host that its platform chose, in the platform's words
+    address: str = ""  # of that host; empty: this one
+    devices: int = 0  # GPUs that its platform is asked for
+    cpus: float = 0.0  # that its platform sets aside for it
     gpu_request: GpuRequest | None = None  # what is chosen for it; None: nothing
     gpus: list[str] = field(default_factory=list)  # UUIDs of the devices that its process has
     # Not kept beyond this process:
@@ -63,7 +69,21 @@ class LaunchedReplica:
     @property
     def url(self) -> str:
         """The URL that the replica listens on."""
-        return f"http://{HOST}:{self.spec.port}"
+        address = self.address or HOST
+        return (
+            f"http://[{address}]:{self.spec.port}"
+            if ":" in address
+            else (f"http://{address}:{self.spec.port}")
+        )
+
+    def place_request(self) -> PlaceRequest:
+        """What its platform is asked for before it is started there."""
+        return PlaceRequest(self.id, self.model, self.zone, self.devices, self.cpus)
+
+    def take_place(self, place: Place) -> None:
+        """Move to the host that the platform has chosen: the engine will listen there."""
+        self.node, self.address = place.host, place.address
+        self.spec = replace(self.spec, host=place.address, port=place.port)
 
     def order(self) -> Order:
         """The start order for the launcher; ``ConfigError`` where the engine cannot be started."""
@@ -71,9 +91,8 @@ class LaunchedReplica:
         said = {name: fill_device(value, spec) for name, value in self.environment.items()}
         around = {**environment(known, spec), **self._visible(known), **said}
         note = {"model": self.model} | ({GPUS: spec.device} if self.gpus else {})
-        return Order(
-            self.id, command_line(known, spec), around, spec.port, note, tuple(self.pass_env)
-        )
+        words, passed = command_line(known, spec), tuple(self.pass_env)
+        return Order(self.id, words, around, spec.port, note, passed, self.on)
 
     def _visible(self, known: Dialect) -> dict[str, str]:
         """The variables that let an engine see its own devices and no others."""
@@ -103,15 +122,19 @@ class LaunchedReplica:
             region=self.region,
             revision=self.revision,
             slots=self.spec.slots,
+            host=self.node,
         )
 
     def sibling(self, replica_id: str, zone: str, taken: set[int]) -> "LaunchedReplica":
         """A new replica with this one's start command, under another id and port."""
-        spec = replace(self.spec, port=free_port(taken))
+        spec = replace(self.spec, host=HOST, port=free_port(taken))
         told = (self.region, self.engine, self.build, spec, dict(self.environment), self.version)
         return LaunchedReplica(
             *(replica_id, self.model, self.revision, zone, *told),
             pass_env=list(self.pass_env),
+            on=self.on,
+            devices=self.devices,
+            cpus=self.cpus,
             gpu_request=self.gpu_request,
         )
 
@@ -125,6 +148,8 @@ class LaunchedReplica:
         kept = {**{name: getattr(self, name) for name in names}, "spec": spec}
         if self.gpu_request is not None:  # of all others an earlier control can read it all
             kept["gpu_request"], kept["gpus"] = asdict(self.gpu_request), list(self.gpus)
+        if self.on:  # as above
+            kept |= {name: getattr(self, name) for name in _PLATFORM}
         return kept
 
     @classmethod
@@ -147,7 +172,13 @@ def build_of(model: ModelSection, version: str) -> str:
     """
     assert model.launch is not None, "only launched models have builds"
     how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region", "memory"})
-    for name, unset in (("pass_env", []), ("gpus", None), ("gpu_share", None)):
+    for name, unset in (
+        ("pass_env", []),
+        ("gpus", None),
+        ("gpu_share", None),
+        ("on", ""),
+        ("cpus", 0),
+    ):
         if how[name] == unset:
             del how[name]  # or a fleet of before this key would be replaced for nothing
     text = orjson.dumps([how, model.engine, model.served_as, version], option=orjson.OPT_SORT_KEYS)
@@ -189,6 +220,9 @@ def new_launched_replica(
         environment=dict(launch.environment),
         version=version,
         pass_env=list(launch.pass_env),
+        on=launch.on,
+        devices=devices_of(model) if launch.on else 0,
+        cpus=launch.cpus,
         gpu_request=gpu_request_of(model),
     )
 

@@ -29,16 +29,31 @@ from holdfast.core.diagnose.detect.silence import (
     Heartbeat,
     SilenceConfig,
 )
-from holdfast.core.diagnose.facts import Fact, LineSeen, PhaseSeen, ProcessEnded, ProcessFrozen
+from holdfast.core.diagnose.facts import (
+    Fact,
+    HostConditionSeen,
+    LineSeen,
+    PhaseSeen,
+    ProcessEnded,
+    ProcessFrozen,
+)
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Exited, FleetEvent, Frozen, Phase
-from holdfast.core.types import ConfigError, State, nanos, seconds
+from holdfast.core.types import ConfigError, HostCondition, State, nanos, seconds
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.log_marks import mark_of
 from holdfast.engines.startup_log import fatal_of, nccl_of, phase_of
-from holdfast.ports import Ended, GpuReader, Launcher, LaunchError
+from holdfast.ports import (
+    Ended,
+    GpuReader,
+    Launcher,
+    LaunchError,
+    NoRoomError,
+    PlacingLauncher,
+)
 
 GATE_LOOK_S: Final = 5.0  # at most, before whoever waits for its turn asks again
+ROOM_LOOK_S: Final = 2.0  # before a platform without room is asked again
 HEALTH_LOOK_S: Final = 0.2  # between looks at the health page of one that loads
 HEALTH_S: Final = 1.0
 PAGE_DOUBT_S: Final = 10.0  # of errors that do not mean loading: the page is broken, ask a question
@@ -67,6 +82,9 @@ class LaunchesPort(Protocol):
 
     def gone(self, unit: LaunchedReplica) -> None:
         """Forget a replica that was removed and whose process has ended."""
+
+    def leaving(self, unit: LaunchedReplica, reason: str) -> None:
+        """Handle that a replica's host is about to go: another replica is to take its place."""
 
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
         """Handle that a replica waits for GPUs; ``first``: it did not wait until now."""
@@ -142,7 +160,7 @@ class Launches:
             try:
                 await self.placements.place(unit)
                 await self._wait_for_room(unit)
-                self._find_port(unit)
+                await self._find_place(unit)
                 await _whole(self._launcher.start(unit.order()))
             except (LaunchError, ConfigError) as error:
                 self.placements.release(unit)
@@ -164,6 +182,29 @@ class Launches:
             finally:
                 again.cancel()
         self._gate.began(unit.id)
+
+    async def _find_place(self, unit: LaunchedReplica) -> None:
+        """Get the replica a host and a port: of its platform, or a free port of this host."""
+        launcher = self._launcher
+        if not (isinstance(launcher, PlacingLauncher) and launcher.places(unit.on)):
+            self._find_port(unit)
+            return
+        try:
+            while True:
+                try:
+                    place = await launcher.place(unit.on, unit.place_request())
+                    break
+                except NoRoomError as error:
+                    first, unit.lacks = not unit.lacks, str(error)
+                    self.queued(unit, first=first)
+                self._loaded(unit, well=False)  # others load meanwhile
+                await asyncio.sleep(ROOM_LOOK_S)
+                await self._wait_for_room(unit)
+        finally:
+            unit.lacks = ""
+        unit.take_place(place)
+        unit.phase = "waits for its turn to load"
+        self._host.moved(unit)
 
     def _find_port(self, unit: LaunchedReplica) -> None:
         if not is_free(unit.spec.port):
@@ -294,6 +335,8 @@ class Launches:
                 phase=unit.doing,
                 uptime_s=uptime_s,
                 oom_ruled_out=ended.oom_ruled_out,
+                reason=ended.reason if ended.host_lost else "",
+                host_lost=ended.host_lost,
             )
         )
         unit.began, unit.doing = None, ""
@@ -313,6 +356,16 @@ class Launches:
         (self._frozen.add if stopped else self._frozen.discard)(replica_id)
         self._host.saw(ProcessFrozen(replica_id, stopped))
         self._host.tell(Frozen(replica_id, stopped))
+
+    def leaving(self, replica_id: str, reason: str) -> None:
+        """Handle that a replica's host is drained or taken back: another takes over from it."""
+        unit = self._units.get(replica_id)
+        if unit is not None and not unit.removing:
+            self._host.leaving(unit, reason)
+
+    def host_seen(self, host: str, condition: HostCondition, reason: str) -> None:
+        """Report what a platform says of one of its hosts."""
+        self._host.saw(HostConditionSeen(host, condition, reason, source="its platform"))
 
     # --- devices (GpuPlacementsPort) -------------------------------------------------------------
 

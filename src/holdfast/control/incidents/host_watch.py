@@ -76,8 +76,9 @@ class HostWatch:
 
     async def look(self) -> None:
         """Read the host's replicas once and report memory, progress, versions and host facts."""
-        roots = {unit.id: unit.pid for unit in self._units.values() if unit.pid is not None}
-        paths = {unit.spec.weights for unit in self._units.values()}
+        here = [unit for unit in self._units.values() if not unit.on]  # others' pids are elsewhere
+        roots = {unit.id: unit.pid for unit in here if unit.pid is not None}
+        paths = {unit.spec.weights for unit in here}
         unsized = [path for path in paths if self.sizes.get(path) is None]
         found, sizes, self._memory = await detached(self._look, list(roots.values()), unsized)
         self.sizes = {path: sizes.get(path, self.sizes.get(path)) for path in paths}
@@ -127,7 +128,7 @@ class HostWatch:
         report = self._gpus()
         driver, cuda = (report.driver, report.cuda) if report is not None else (None, None)
         for unit in self._units.values():
-            if unit.pid is None or len(builds[unit.model]) > 1:
+            if unit.pid is None or unit.on or len(builds[unit.model]) > 1:
                 continue
             engine = self.engines.get(unit.id, "")
             versions = versions_of(unit, self._environment, driver, cuda, engine)
@@ -161,7 +162,8 @@ class HostWatch:
     def _users(self, xid: Xid) -> list[str]:
         report = self._gpus()
         gpus = report.gpus if report is not None else ()
-        running = [unit for unit in self._units.values() if unit.pid is not None]
+        here = [unit for unit in self._units.values() if not unit.on]
+        running = [unit for unit in here if unit.pid is not None]
         pids = {pid for gpu in gpus if gpu.uuid == xid.uuid for pid, _ in gpu.processes}
         seen = [unit.id for unit in running if pids & set(self._pids.get(unit.id, ()))]
         if seen:

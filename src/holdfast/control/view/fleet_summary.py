@@ -133,6 +133,7 @@ class FleetSummary:
         return {
             unit.id: _local(unit, declared.get(unit.id))
             for unit in self._deployments.units.values()
+            if not unit.on
         }
 
     def gpu_report(self) -> GpuReport | None:

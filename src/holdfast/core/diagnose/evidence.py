@@ -107,6 +107,7 @@ class Sign(StrEnum):
     ON_CPU = "on_cpu"  # it needs a GPU and its host has none
     NO_ROOM = "no_room"  # its host has less memory than it needs
     HOST_NOT_READY = "host_not_ready"  # a replica is silent, and so is its host or what runs it
+    HOST_LOST = "host_lost"  # a replica ended because its host died, as its platform says
     HOST_LEAVING = "host_leaving"  # nothing of a replica answers, and its host is being drained
     # flow of work
     QUEUE_GROWS = "queue_grows"

@@ -204,6 +204,7 @@ class ProcessEnded:
     served: int | None = None  # requests it had been given in this life
     oom_ruled_out: bool = False  # the kernel was watched, and killed nobody for memory just then
     reason: str = ""  # in the words of its platform, for people; empty: it said nothing
+    host_lost: bool = False  # its platform says that its host died or was taken back
 
 
 @dataclass(slots=True, frozen=True)

@@ -119,6 +119,7 @@ class Placed:
     ended_began_at: float | None = None  # when that life began
     ports: tuple[tuple[str, int], ...] = ()  # that it declares, with their names
     port_said: str = ""  # the one that its engine listens on, as the pod itself says
+    path: str = ""  # below which it answers, without a last slash
     gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
     devices: tuple[str, ...] = ()  # ids of the GPUs it runs on
 

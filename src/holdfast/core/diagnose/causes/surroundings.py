@@ -190,6 +190,7 @@ ROUTING: Final[dict[Cause, CauseRule]] = {
     Cause.HOST_UNAVAILABLE: CauseRule(
         Class.ROUTING,
         (
+            proof(Sign.HOST_LOST, at=0.95),
             proof(Sign.HOST_NOT_READY, at=0.93),
             proof(Sign.HOST_LEAVING, at=0.8),
         ),

@@ -1,6 +1,7 @@
 """Detects processes that exit, freeze, hang while loading or stop listening on their port.
 
     ProcessEnded ─► asked for? ── yes ─► nothing: it did as it was told
+                        ├─ with its host ─► HOST_LOST, and nothing of the process
                         └─ no ─► EXITED, and what else the end shows: memory, the load, a request
     the same end three times in half an hour ─► EXITS_AGAIN
 
@@ -21,7 +22,7 @@ from typing import ClassVar, Final
 
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.detect.silence import SERVING
-from holdfast.core.diagnose.evidence import Evidence, Sign
+from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     FellSilent,
@@ -98,6 +99,7 @@ class ProcessEndDetector:
         self._again = nanos(config.again_s)
         self._again_count = config.again_count
         self._books: dict[str, _Book] = {}
+        self._hosts = Pace()
         self._holding: dict[str, None] = {}  # replicas with something that holds, in order
 
     def take(
@@ -147,6 +149,9 @@ class ProcessEndDetector:
         self._over(book, fact.replica, Sign.FROZEN)
         if fact.asked:
             return NOTHING
+        host = self._host_of(fact)
+        if host:
+            return self._host_lost(host, fact, now)
         like, text, numbers = _read(fact)
         signs = {Sign.EXITED: text}
         if fact.oom:
@@ -173,6 +178,19 @@ class ProcessEndDetector:
             args = (Sign.EXITS_AGAIN, fact.replica, "launcher", told, numbers, now)
             found.append(self._evidence(*args))
         return found
+
+    def _host_of(self, fact: ProcessEnded) -> str:
+        """The host that a process ended with; empty: it ended by itself, or nobody knows where."""
+        known = self._census.replicas.get(fact.replica) if fact.host_lost else None
+        return known.host if known is not None else ""
+
+    def _host_lost(self, host: str, fact: ProcessEnded, now: int) -> Sequence[Evidence]:
+        """Say that a host is lost: of its replicas' ends nothing else is to be concluded."""
+        if not self._hosts.due(host, now):
+            return NOTHING
+        said = fact.reason[:_REASON_MAX] or "its host is gone"
+        text = f"{fact.replica} ended with its host {host}: {said}"
+        return [Evidence(Sign.HOST_LOST, About(host=host), now, "platform", text, {})]
 
     def _on_work(self, fact: ProcessEnded, life: _Life, now: int) -> bool:
         """Whether it died within its first minute of work, with work on it."""

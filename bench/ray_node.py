@@ -1,0 +1,189 @@
+"""A node of a Ray cluster is killed while clients stream: who is harmed, and what is said of it.
+
+    make .venv-ray/.installed && .venv-ray/bin/python bench/ray_node.py [--runs 5] [--rate 20]
+
+Real processes on one machine: a Ray head, two more nodes, ``holdfast serve`` whose model is
+launched with ``launch.on: ray`` (stand-ins, two per node), and clients whose every answer is
+compared word by word with what stand-ins are known to say. In each run one of the two nodes is
+killed as a power cut would kill it, the replicas are waited for on the nodes that are left, and the
+node is started again for the next run.
+
+A request is harmed if its text is wrong, cut, repeated or an error, or if it has no end within
+``--late-s``. Exit status 1 where more than 1 % are harmed in all, a replica does not come back, or
+no incident names the node.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from fault_fleet import call, end, free_ports
+from fault_load import Load, poisson, short_prompts, summary
+from holdfast.testing.ray_nodes import RayNodes, ray_nodes
+
+TOKENS: Final = 30
+STAND_IN: Final = (
+    *("{python}", "-m", "holdfast", "stand-in", "--host", "{host}", "--port", "{port}"),
+    *("--model", "m", "--ttft-ms", "50", "--tpot-ms", "50", "--tokens", str(TOKENS)),
+)
+READY_S: Final = 300.0  # for replicas to come, or to come back, on a busy machine
+HARMED_MAX: Final = 0.01
+CAUSE: Final = "host_unavailable"
+
+
+def fleet_file(port: int, admin: int, address: str, replicas: int) -> str:
+    """The fleet: one model on the cluster."""
+    return f"""\
+gateway: {{listen: 127.0.0.1:{port}, workers: 1}}
+admin: {{listen: 127.0.0.1:{admin}}}
+ray: {{address: "{address}", namespace: bench}}
+models:
+  - name: m
+    engine: vllm
+    launch: {{on: ray, replicas: {replicas}, slots: 64, cpus: 1, command: {json.dumps(STAND_IN)}}}
+"""
+
+
+class Serve:
+    """``holdfast serve`` on the cluster, and what its admin port says."""
+
+    def __init__(self, folder: Path, address: str, replicas: int) -> None:
+        self.port, admin = free_ports(2, Random())
+        self.admin = f"http://127.0.0.1:{admin}"
+        self.replicas = replicas
+        config = folder / "fleet.yaml"
+        config.write_text(fleet_file(self.port, admin, address, replicas))
+        self.log = folder / "serve.log"
+        command = [sys.executable, "-m", "holdfast", "serve", "-c", str(config)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--state-dir", str(folder / "state")], stdout=log, stderr=log
+            )
+
+    def status(self) -> dict[str, Any]:
+        """What control says of the fleet; empty while it does not answer."""
+        try:
+            told: dict[str, Any] = call(f"{self.admin}/status", timeout_s=5.0)
+        except OSError:
+            return {}
+        return told
+
+    def ready(self) -> dict[str, str]:
+        """The endpoints of replicas that are ready, by id."""
+        rows = self.status().get("replicas", [])
+        return {row["id"]: row["endpoint"] for row in rows if row["state"] == "ready"}
+
+    def incidents(self) -> list[dict[str, Any]]:
+        """All incidents that control keeps."""
+        try:
+            told = call(f"{self.admin}/incidents", timeout_s=5.0)
+        except OSError:
+            return []
+        return list(told["incidents"] if isinstance(told, dict) else told)
+
+    async def all_ready(self) -> float:
+        """Wait until every replica is ready; returns how long that took."""
+        began = time.monotonic()
+        while len(await asyncio.to_thread(self.ready)) < self.replicas:
+            if time.monotonic() - began > READY_S or self.process.poll() is not None:
+                text = self.log.read_text(errors="replace")[-3_000:]
+                raise RuntimeError(f"replicas are not ready:\n{self.status()}\n{text}")
+            await asyncio.sleep(0.5)
+        return time.monotonic() - began
+
+
+async def one_run(
+    serve: Serve, nodes: RayNodes, options: argparse.Namespace, seed: int
+) -> dict[str, Any]:
+    """Kill a node under load and say what came of it."""
+    await serve.all_ready()
+    known = {one["id"] for one in serve.incidents()}
+    loop = asyncio.get_running_loop()
+    load = Load("127.0.0.1", serve.port, keep_alive=True)
+    begin = loop.time() + 0.5
+    shots = poisson(
+        seed, options.rate, begin, options.seconds, lengths=short_prompts, tokens=TOKENS
+    )
+    sending = asyncio.create_task(load.run(shots))
+    await asyncio.sleep(0.5 + options.seconds / 3)
+    killed = time.monotonic()
+    name = "b" if seed % 2 else "c"
+    node = nodes.id(name)
+    await asyncio.to_thread(nodes.kill, name)
+    noticed = await _until_fewer(serve)
+    await sending
+    await load.settle(options.late_s)
+    await serve.all_ready()
+    back_s = time.monotonic() - killed
+    found = [one for one in serve.incidents() if one["id"] not in known]
+    await asyncio.to_thread(nodes.add, name)
+    told = summary(load.shots, options.late_s)
+    causes = sorted({str(one.get("cause")) for one in found})
+    named = [one for one in found if one.get("cause") == CAUSE and node[:8] in json.dumps(one)]
+    return {
+        "requests": told["requests"],
+        "harmed": told["harmed"],
+        "kinds": told["kinds"],
+        "continued": told["continued"],
+        "retried": told["retried"],
+        "slowest_s": told["slowest_s"],
+        "noticed_s": None if noticed is None else round(noticed - killed, 1),
+        "back_s": round(back_s, 1),
+        "causes": causes,
+        "node_named": bool(named),
+    }
+
+
+async def _until_fewer(serve: Serve) -> float | None:
+    """When control first had fewer replicas ready than it should; None: not within a minute."""
+    for _ in range(240):
+        if len(await asyncio.to_thread(serve.ready)) < serve.replicas:
+            return time.monotonic()
+        await asyncio.sleep(0.25)
+    return None
+
+
+async def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """All runs, on one cluster and one fleet."""
+    rows = []
+    # Nothing is placed on the head: whoever kills it kills Ray, which is another test.
+    with tempfile.TemporaryDirectory() as folder, ray_nodes("b", "c", num_cpus=0) as nodes:
+        serve = Serve(Path(folder), nodes.address, 4)
+        try:
+            print(f"4 replicas ready after {await serve.all_ready():.1f} s", flush=True)
+            for seed in range(1, options.runs + 1):
+                rows.append(await one_run(serve, nodes, options, seed))
+                print(json.dumps(rows[-1]), flush=True)
+        finally:
+            end([serve.process])
+    return rows
+
+
+def main() -> None:
+    """Run it, print the rows and the verdict."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--rate", type=float, default=20.0, help="streams per second")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of load in each run")
+    parser.add_argument("--late-s", type=float, default=30.0, help="a request that takes longer")
+    options = parser.parse_args()
+    rows = asyncio.run(bench(options))
+    requests, harmed = (sum(row[name] for row in rows) for name in ("requests", "harmed"))
+    named = sum(row["node_named"] for row in rows)
+    share = harmed / requests if requests else 1.0
+    print(
+        f"{harmed} of {requests} streams harmed ({100 * share:.2f} %), "
+        f"{named} of {len(rows)} incidents name the node"
+    )
+    sys.exit(0 if share <= HARMED_MAX and named == len(rows) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""The calls to Ray that the bridge makes, each blocking: nodes, placement groups, actors, records.
+
+Records of replicas are in the cluster's own key-value store, so that a control on another host
+finds them. Actors and placement groups are detached and named: they outlive every driver.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.experimental import internal_kv
+from ray.util.placement_group import PlacementGroup, placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from holdfast.core.deploy.node_choice import ClusterNode, NodeRequest, choose_node
+from holdfast.launchers.ray.replica_host import ReplicaHost
+
+PLACE_S: Final = 20.0  # for a reservation of what was seen to be free
+ACTOR_S: Final = 60.0  # for an actor's start: a new Python process on a node that may be busy
+_NODE_LABEL: Final = "ray.io/node-id"
+_KV: Final = b"holdfast-replicas"
+
+
+class ClusterRefusalError(Exception):
+    """The cluster did not do what was asked; ``room`` is False where it is only full."""
+
+    def __init__(self, text: str, *, room: bool = True) -> None:
+        super().__init__(text)
+        self.room = room
+
+
+class Cluster:
+    """One Ray cluster, as far as replicas of one namespace are concerned."""
+
+    def __init__(self, address: str, namespace: str, zone_label: str, lease_s: float) -> None:
+        self._namespace = namespace
+        self._zone_label = zone_label
+        self._lease_s = lease_s
+        ray.init(
+            address=address,
+            namespace=namespace,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=True,
+        )
+        self._actor = ray.remote(ReplicaHost)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """All nodes that the cluster knows, dead ones too, by id."""
+        draining = _draining()
+        return {
+            row["NodeID"]: {
+                "id": row["NodeID"],
+                "alive": bool(row["Alive"]),
+                "address": row["NodeManagerAddress"],
+                "port": int(row.get("NodeManagerPort") or 0),
+                "hostname": row.get("NodeManagerHostname", ""),
+                "zone": (row.get("Labels") or {}).get(self._zone_label, ""),
+                "reason": str(row.get("DeathReasonMessage") or ""),
+                "leaving": row["NodeID"] in draining,
+                "deadline_ms": draining.get(row["NodeID"], 0),
+            }
+            for row in ray.nodes()
+        }
+
+    def _candidates(self, records: Mapping[str, Mapping[str, Any]]) -> list[ClusterNode]:
+        free = _free_by_node()
+        models: dict[str, dict[str, int]] = {}
+        for record in records.values():
+            if not record.get("ended"):
+                on = models.setdefault(record["node"], {})
+                on[record["model"]] = on.get(record["model"], 0) + 1
+        return [
+            ClusterNode(
+                node["id"],
+                node["address"],
+                node["zone"],
+                free.get(node["id"], {}).get("CPU", 0.0),
+                free.get(node["id"], {}).get("GPU", 0.0),
+                node["leaving"],
+                models.get(node["id"], {}),
+            )
+            for node in self.nodes().values()
+            if node["alive"]
+        ]
+
+    # --- one replica -----------------------------------------------------------------------------
+
+    def reserve(self, replica_id: str, need: Mapping[str, Any]) -> dict[str, Any]:
+        """Choose a node, reserve the replica's place on it and start its actor there."""
+        request = NodeRequest(need["model"], need["gpus"], need["cpus"], need["zone"])
+        choice = choose_node(request, self._candidates(self.records()))
+        if choice.node is None:
+            raise ClusterRefusalError(choice.reason, room=False)
+        self.release(replica_id)  # what an earlier life left behind
+        bundle = {"CPU": float(request.cpus), "GPU": float(request.gpus)}
+        # Ray refuses empty bundles; a trace of memory stands for a replica that asks for nothing.
+        bundle = {name: amount for name, amount in bundle.items() if amount} or {"memory": 1.0}
+        group = placement_group(
+            [bundle],
+            strategy="STRICT_PACK",
+            name=self._name(replica_id),
+            lifetime="detached",
+            bundle_label_selector=[{_NODE_LABEL: choice.node.id}],
+        )
+        if not group.wait(PLACE_S):
+            ray.util.remove_placement_group(group)
+            told = f"{choice.node.address} had room and did not reserve it in {PLACE_S:g} s"
+            raise ClusterRefusalError(told, room=False)
+        actor = self._actor.options(
+            name=self._name(replica_id),
+            namespace=self._namespace,
+            lifetime="detached",
+            max_restarts=0,
+            num_cpus=float(request.cpus),
+            num_gpus=float(request.gpus),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+        ).remote(replica_id, self._lease_s)
+        try:
+            found = ray.get(actor.place.remote(choice.node.address), timeout=ACTOR_S)
+        except (RayError, GetTimeoutError) as error:
+            self.release(replica_id)
+            raise ClusterRefusalError(_why_no_actor(error)) from error
+        record = {
+            "model": request.model,
+            "node": choice.node.id,
+            "address": choice.node.address,
+            "zone": choice.node.zone,
+            "reason": choice.reason,
+            **found,
+        }
+        self.write(replica_id, record)
+        return record
+
+    def actor(self, replica_id: str) -> Any | None:
+        """The handle of a replica's actor; None: there is no such actor (any more)."""
+        try:
+            return ray.get_actor(self._name(replica_id), namespace=self._namespace)
+        except ValueError:
+            return None
+
+    def release(self, replica_id: str) -> None:
+        """End a replica's actor and give its place back; nothing where there is none."""
+        actor = self.actor(replica_id)
+        if actor is not None:
+            ray.kill(actor)
+        group = self._group(replica_id)
+        if group is not None:
+            ray.util.remove_placement_group(group)
+
+    def _group(self, replica_id: str) -> PlacementGroup | None:
+        try:
+            return ray.util.get_placement_group(self._name(replica_id))
+        except ValueError:
+            return None
+
+    def _name(self, replica_id: str) -> str:
+        return f"{self._namespace}/{replica_id}"
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """What is kept of each replica of this namespace; unreadable records are left out."""
+        prefix = f"{self._namespace}/".encode()
+        found: dict[str, dict[str, Any]] = {}
+        for key in internal_kv._internal_kv_list(prefix, namespace=_KV):  # noqa: SLF001
+            replica_id = bytes(key)[len(prefix) :].decode()
+            record = self.read(replica_id)
+            if record is not None:
+                found[replica_id] = record
+        return found
+
+    def read(self, replica_id: str) -> dict[str, Any] | None:
+        """What is kept of one replica; None: nothing, or nothing that can be read."""
+        data = internal_kv._internal_kv_get(self._key(replica_id), namespace=_KV)  # noqa: SLF001
+        try:
+            record = json.loads(data) if data is not None else None
+        except ValueError:
+            return None
+        return record if isinstance(record, dict) and "node" in record else None
+
+    def write(self, replica_id: str, record: Mapping[str, Any]) -> None:
+        """Keep a replica's record, replacing what was kept."""
+        data = json.dumps(record).encode()
+        internal_kv._internal_kv_put(self._key(replica_id), data, namespace=_KV)  # noqa: SLF001
+
+    def forget(self, replica_id: str) -> None:
+        """Delete a replica's record."""
+        internal_kv._internal_kv_del(self._key(replica_id), namespace=_KV)  # noqa: SLF001
+
+    def _key(self, replica_id: str) -> bytes:
+        return self._name(replica_id).encode()
+
+
+def _draining() -> dict[str, int]:
+    """The nodes that are drained, each with the deadline (ms since 1970; 0: none)."""
+    from ray._private.state import state  # noqa: PLC0415 Serve reads it there, too
+
+    return {node: int(deadline or 0) for node, deadline in state.get_draining_nodes().items()}
+
+
+def _free_by_node() -> dict[str, dict[str, float]]:
+    from ray._private.state import state  # noqa: PLC0415 there is no public way per node
+
+    return {node: dict(free) for node, free in state.available_resources_per_node().items()}
+
+
+def _why_no_actor(error: Exception) -> str:
+    if isinstance(error, GetTimeoutError):
+        return f"its actor did not start in {ACTOR_S:g} s; see the logs of its node's raylet"
+    text = str(error)
+    if "No module named 'holdfast'" in text:
+        return "its node's Python lacks Holdfast; install the same version on every node"
+    return f"its actor did not start: {text.strip().splitlines()[-1][:200]}"
+
+
+__all__ = ["ACTOR_S", "PLACE_S", "Cluster", "ClusterRefusalError"]

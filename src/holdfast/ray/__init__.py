@@ -1,0 +1,1 @@
+"""What applications of Ray Serve use inside their own code: ``holdfast.ray.guard``."""

@@ -1,0 +1,107 @@
+"""A Ray cluster of several nodes on this machine, for ``make test-ray`` and benchmarks.
+
+It is slow to start (ten seconds on an idle machine) and large (15 processes, 1.4 GB), so there
+should be one at a time. Every node is a raylet of its own with its own workers: one that is killed
+takes its workers along, as a machine would.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+START_S: Final = 300.0  # for a node to come up; Ray's own 30 s are too few on a busy machine
+_SETTINGS: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing about this machine leaves it
+    # A node starts a Python process per CPU beforehand: minutes of work on a small machine.
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_agent_register_timeout_ms": "300000",  # else a busy raylet ends itself
+    "RAY_worker_register_timeout_seconds": "300",
+}
+
+
+class RayNodes:
+    """A running cluster: its address, and its nodes by name."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self._nodes: dict[str, Any] = {"a": cluster.head_node}
+
+    @property
+    def address(self) -> str:
+        """Where drivers connect to."""
+        return str(self._cluster.address)
+
+    @property
+    def dashboard(self) -> str:
+        """Where the dashboard listens, as HOST:PORT; empty: it was not asked for."""
+        return str(self._cluster.head_node.webui_url or "")
+
+    def add(self, name: str, **options: Any) -> str:
+        """Start one more node in zone ``zone-NAME``; returns its id."""
+        self._nodes[name] = self._cluster.add_node(**node_options(name, **options))
+        return self.id(name)
+
+    def id(self, name: str) -> str:
+        """The id that Ray knows a node by."""
+        return str(self._nodes[name].node_id)
+
+    def kill(self, name: str) -> None:
+        """Kill a node's processes without a word to anybody, as a power cut would."""
+        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+
+
+def node_options(name: str, **more: Any) -> dict[str, Any]:
+    """The options of one small node."""
+    return {
+        "num_cpus": 4,
+        "num_gpus": 4,  # on paper: nothing here computes
+        "object_store_memory": 80 << 20,
+        "labels": {"zone": f"zone-{name}"},
+        "include_log_monitor": False,
+        **more,
+    }
+
+
+def _patient(look: Callable[..., Any]) -> Callable[..., Any]:
+    """Look up a node until it is there: Ray itself gives up after 30 s."""
+
+    def look_long(*args: Any, **kwargs: Any) -> Any:
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                return look(*args, **kwargs)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.5)
+
+    return look_long
+
+
+@contextmanager
+def ray_nodes(*others: str, dashboard: bool = False, **head: Any) -> Iterator[RayNodes]:
+    """Run a head ``a`` and the ``others`` for the duration of a block; nothing is left behind."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import ray  # noqa: PLC0415 only its own environment has it
+    from ray._private import services  # noqa: PLC0415
+    from ray.cluster_utils import Cluster  # noqa: PLC0415
+
+    services.get_node = _patient(services.get_node)
+    options = node_options("a", include_dashboard=dashboard, **head)
+    cluster = Cluster(initialize_head=True, connect=False, head_node_args=options)
+    nodes = RayNodes(cluster)
+    try:
+        for name in others:
+            nodes.add(name)
+        yield nodes
+    finally:
+        if ray.is_initialized():
+            ray.shutdown()
+        cluster.shutdown()
+
+
+__all__ = ["RayNodes", "node_options", "ray_nodes"]

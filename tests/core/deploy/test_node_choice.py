@@ -1,0 +1,88 @@
+"""Which node gets the next replica: spread over nodes, in its zone, where there is room."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.deploy.node_choice import ClusterNode, NodeRequest, choose_node
+from holdfast.core.types import ConfigError
+
+
+def node(name, **more):
+    return ClusterNode(name, f"10.0.0.{name}", **{"cpus_free": 8.0, "gpus_free": 4.0, **more})
+
+
+def test_replicas_of_a_model_are_spread_over_nodes():
+    nodes = [node("1", models={"m": 1}), node("2", models={"other": 1}), node("3", models={"m": 2})]
+    assert choose_node(NodeRequest("m", gpus=1), nodes).node.id == "2"
+
+
+def test_of_equals_the_emptier_and_then_the_roomier_is_taken():
+    nodes = [node("1", models={"other": 3}), node("2", gpus_free=2.0), node("3")]
+    assert choose_node(NodeRequest("m"), nodes).node.id == "3"
+
+
+def test_a_replica_goes_to_its_zone_or_waits_for_room_there():
+    nodes = [node("1", zone="a", gpus_free=0.0), node("2", zone="b")]
+    assert choose_node(NodeRequest("m", gpus=1, zone="b"), nodes).node.id == "2"
+    choice = choose_node(NodeRequest("m", gpus=1, zone="a"), nodes)
+    assert choice.node is None
+    assert choice.reason == (
+        "none of 1 nodes of a has 1 GPUs and 0 CPUs free; the most is 0 GPUs and 8 CPUs, "
+        "on 10.0.0.1"
+    )
+
+
+def test_a_zone_that_no_node_has_is_not_asked_for():
+    nodes = [node("1", zone="a"), node("2", zone="")]
+    assert choose_node(NodeRequest("m", zone="lost"), nodes).node is not None
+
+
+def test_nobody_is_placed_on_a_node_that_leaves():
+    assert choose_node(NodeRequest("m"), [node("1", leaving=True)]).node is None
+    assert choose_node(NodeRequest("m"), [node("1", leaving=True), node("2")]).node.id == "2"
+
+
+def test_a_replica_larger_than_any_node_says_so():
+    choice = choose_node(NodeRequest("m", gpus=8), [node("1"), node("2", gpus_free=2.0)])
+    assert choice.node is None
+    assert "has 8 GPUs" in choice.reason
+    assert "the most is 4 GPUs" in choice.reason
+
+
+@pytest.mark.parametrize("bad", [{"gpus": -1}, {"cpus": -0.5}])
+def test_less_than_nothing_is_refused(bad):
+    with pytest.raises(ConfigError, match="node"):
+        NodeRequest("m", **bad)
+
+
+NODES = st.lists(
+    st.builds(
+        ClusterNode,
+        st.uuids().map(str),
+        st.just("10.0.0.1"),
+        st.sampled_from(["", "a", "b"]),
+        st.floats(0, 8),
+        st.floats(0, 8),
+        st.booleans(),
+        st.dictionaries(st.sampled_from(["m", "n"]), st.integers(1, 3)),
+    ),
+    max_size=8,
+)
+
+
+@given(NODES, st.integers(0, 8), st.floats(0, 8), st.sampled_from(["", "a", "c"]))
+def test_a_chosen_node_has_room_and_stays_and_no_other_has_fewer_of_the_model(
+    nodes, gpus, cpus, zone
+):
+    chosen = choose_node(NodeRequest("m", gpus, cpus, zone), nodes).node
+    fits = [
+        one for one in nodes if not one.leaving and one.gpus_free >= gpus and one.cpus_free >= cpus
+    ]
+    zones = {one.zone for one in nodes if not one.leaving}
+    if zone and zone in zones:
+        fits = [one for one in fits if one.zone == zone]
+    assert (chosen is None) == (not fits)
+    if chosen is not None:
+        assert chosen in fits
+        assert chosen.models.get("m", 0) == min(one.models.get("m", 0) for one in fits)
