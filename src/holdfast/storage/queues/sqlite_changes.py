@@ -285,10 +285,14 @@ def purge(
     queue: str,
     group: str | None,
     states: Sequence[ItemState] | None,
+    ids: Sequence[str] | None,
 ) -> int:
     """Delete items with all that belongs to them."""
     del moment  # what is deleted has no time
     where, values = condition(queue, group, states)
+    if ids is not None:
+        where += " AND id IN (SELECT value FROM json_each(?))"
+        values.append(story.dumped_texts(ids))
     seqs = f"(SELECT seq FROM items WHERE {where})"  # noqa: S608 placeholders only
     for table in ("payloads", "results"):
         connection.execute(f"DELETE FROM {table} WHERE seq IN {seqs}", values)  # noqa: S608 fixed
