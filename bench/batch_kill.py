@@ -66,14 +66,14 @@ async def trial(folder: Path, items: int, kills: int, seed: int) -> dict[str, An
         killer = asyncio.create_task(_kill(folder / "serve.log", kills, random.Random(seed)))
         batch = await _until_ended(base, batch["id"])
         killer.cancel()
-        (killed,) = await asyncio.gather(killer, return_exceptions=True)
+        await asyncio.gather(killer, return_exceptions=True)
         counts = await asyncio.to_thread(_count, base, batch, items)
         served = sum([await asyncio.to_thread(_served, port) for port in ports[2:4]])
         return {
             "items": items,
             "status": batch["status"],
             **counts,
-            "kills": killed if isinstance(killed, dict) else dict(_KILLS),
+            "kills": dict(_KILLS),
             "took_s": round(time.monotonic() - began, 1),
             "requests_at_engines": served,
         }
@@ -94,7 +94,7 @@ async def _kill(log: Path, kills: int, chance: random.Random) -> None:
     for _ in range(kills):
         await asyncio.sleep(chance.uniform(0.2, 2.0))
         pids = {}
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in (await asyncio.to_thread(_read, log)).splitlines():
             if '"event":"started"' in line and line.startswith("{"):
                 said = json.loads(line)
                 pids[said.get("child")] = said.get("pid")
@@ -104,6 +104,10 @@ async def _kill(log: Path, kills: int, chance: random.Random) -> None:
             _KILLS[name] += 1
         except (KeyError, ProcessLookupError):
             continue
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
 def _count(base: str, batch: dict[str, Any], items: int) -> dict[str, int]:

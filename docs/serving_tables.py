@@ -69,6 +69,7 @@ from holdfast.gateway.http import syntax
 from holdfast.gateway.process import GatewayProcess
 from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
 from holdfast.gateway.telemetry.demand import DemandGauges
+from holdfast.sources.batch_process import BatchSource
 from holdfast.sources.nvml import Gpu
 from holdfast.testing.standin.faults import SocketKind
 from holdfast.testing.store import MemoryStore
@@ -417,6 +418,13 @@ _METRICS: Final = {
     "source_seconds_total": "how long these took",
     "source_age_seconds": "how old the oldest part of the last reading is",
     "source_parts_failing": "parts of the last reading that could not be read; above 0 it is blind",
+    "batch_items_waiting": "lines of batches that wait to be sent, by model",
+    "batch_items_delayed": "lines that pause before they are tried again",
+    "batch_items_in_flight": "lines that are being answered",
+    "batch_dead_letters": "lines that were given up; `holdfast queue` shows why",
+    "batch_oldest_seconds": "how long the oldest line that has not ended has waited",
+    "batch_drain_seconds": "until all lines have ended, at the rate of the last minute",
+    "batches_open": "batches that have not ended, by state",
     "views_joined_total": "joined views that were built",
     "views_failed_total": "mistakes while one was built; the last one stays",
     "view_listeners": "clients that follow the view",
@@ -491,7 +499,9 @@ def _scrape() -> str:
         loop=SimpleNamespace(replicas=lambda: [replica]),
         lookout=SimpleNamespace(metrics=_incidents_say),
         costs_and_exports=_costs_and_exports(),
-        source_poller=SimpleNamespace(metrics=_sources_say, sources={"agents": AgentInbox()}),
+        source_poller=SimpleNamespace(
+            metrics=_sources_say, sources={"agents": AgentInbox(), "batches": _batches()}
+        ),
         view=SimpleNamespace(metrics=_view_says),
         serving_processes=SimpleNamespace(metrics=_supervisor_says),
         epoch=lambda: 1,
@@ -517,6 +527,14 @@ def _sources_say() -> tuple[dict[str, float], dict[str, float]]:
     watch = PolledSource("aws", "aws", reads=1, calls=1, seconds=0.1, reading=read)
     source_poller: Any = SimpleNamespace(_wall=lambda: 0.0, _watches={"aws": watch})
     return SourcePoller.metrics(source_poller)
+
+
+def _batches() -> BatchSource:
+    """Of one model with everything."""
+    source = BatchSource(Path("/none"))
+    told = dict.fromkeys(("waiting", "delayed", "in_flight", "dead", "oldest_s", "drain_s"), 1)
+    source._last = {"models": {"m": told}, "batches": {"in_progress": 1}}  # noqa: SLF001 - as above
+    return source
 
 
 def _supervisor_says() -> tuple[dict[str, float], dict[str, float]]:

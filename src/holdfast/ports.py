@@ -159,6 +159,15 @@ class Tailed(Protocol):
         ...
 
 
+@runtime_checkable
+class Gauged(Protocol):
+    """A source that also gives figures for Prometheus."""
+
+    def gauges(self) -> dict[str, float]:
+        """Its gauges, with their labels, as they are now."""
+        ...
+
+
 class StoreError(Exception):
     """The store cannot be opened, or was given a value that it cannot keep."""
 
@@ -272,6 +281,7 @@ class Store(Protocol):
 __all__ = [
     "Adopted",
     "Ended",
+    "Gauged",
     "GpuReader",
     "LaunchError",
     "Launcher",

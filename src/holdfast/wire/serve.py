@@ -40,6 +40,7 @@ from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.control.gateways.state_file import SOCKET_FILE, STATE_FILE
 from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
+from holdfast.frames.batch_load import BATCH_SOCKET_FILE, RUNNER_SECRET_FILE
 from holdfast.ui.terminal.untrusted_text import escape_json
 from holdfast.wire.batch_secret import write_secret
 from holdfast.wire.own_token import announced, hash_in, keep_token
@@ -400,6 +401,10 @@ async def _control(
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
         control.watch_supervisor(supervisor)
+    if (run_dir / RUNNER_SECRET_FILE).exists():
+        from holdfast.sources.batch_process import BatchSource  # noqa: PLC0415 as above
+
+        control.source_poller.add(BatchSource(run_dir / BATCH_SOCKET_FILE))
     lacked = control.lacked
     lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
     bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)

@@ -40,7 +40,7 @@ from holdfast.control.view.history import Sampler, history_metrics
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.messages import DrainAsked, RestartAsked, UndrainAsked
-from holdfast.ports import Store
+from holdfast.ports import Gauged, Store
 
 EXPLAIN_S: Final = 1.0  # gateways answer from memory; one that is silent for so long is frozen
 
@@ -173,6 +173,8 @@ class AdminService:
         for source in self._parts.source_poller.sources.values():
             if isinstance(source, AgentInbox):
                 counters |= source.metrics()
+            elif isinstance(source, Gauged):
+                told |= source.gauges()
         sampler = self._parts.sampler()
         if sampler is not None:
             found, now = history_metrics(sampler.history)

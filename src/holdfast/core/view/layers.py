@@ -135,6 +135,8 @@ class Queue:
     dead_letters: int | None = None
     dead_letter_queue: str = ""
     oldest_s: float | None = None
+    drain_s: float | None = None  # until it is worked off, at the present rate
+    deferrable: bool = False  # batch work: it waits by nature, and its age is no fault
 
 
 @dataclass(slots=True, frozen=True)

@@ -65,7 +65,8 @@ def queue_row(queue: Queue, origin: RowOrigin, *, served: bool) -> QueueRow:
         faults.append(_letters(queue.dead_letters))
     if queue.visible and not served:
         faults.append(f"no replica of {queue.model or 'its model'} takes from it")
-    if queue.oldest_s is not None and queue.oldest_s > OLD_S:
+    old = queue.oldest_s is not None and queue.oldest_s > OLD_S
+    if queue.oldest_s is not None and old and not queue.deferrable:
         faults.append(f"the oldest waits {spell_time(queue.oldest_s)}")
     return QueueRow(
         queue.name,
@@ -78,6 +79,7 @@ def queue_row(queue: Queue, origin: RowOrigin, *, served: bool) -> QueueRow:
         queue.oldest_s,
         age_s=origin.age_s,
         faults=tuple(faults),
+        drain_s=queue.drain_s,
     )
 
 

@@ -579,8 +579,8 @@ def _queues(reading: Reading) -> Iterator[Fact]:
     """One fact for each model: several queues of one are one backlog."""
     told: dict[str, QueueSeen] = {}
     for queue in reading.queues[:ROWS_MAX]:
-        if not queue.model or queue.visible is None:
-            continue
+        if not queue.model or queue.visible is None or queue.deferrable:
+            continue  # batch work waits by nature: no sign of a failure
         before = told.get(queue.model, QueueSeen(queue.model, 0))
         oldest = [one for one in (before.oldest_s, queue.oldest_s) if one is not None]
         told[queue.model] = QueueSeen(

@@ -174,6 +174,7 @@ class QueueRow:
     age_s: float | None = None
     faults: tuple[str, ...] = ()
     incidents: tuple[str, ...] = ()
+    drain_s: float | None = None  # until it is worked off, at the present rate
 
 
 @dataclass(slots=True, frozen=True)

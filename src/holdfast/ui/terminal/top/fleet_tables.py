@@ -271,6 +271,12 @@ QUEUES: Final = Table(
         ),
         Column("dead letters", _dead, rank=1, tone=_dead_tone, order=lambda row: row.dead_letters),
         Column("oldest", lambda row: span(row.oldest_s), rank=3, order=lambda row: row.oldest_s),
+        Column(
+            "drains in",
+            lambda row: span(row.drain_s) if row.drain_s is not None else "",
+            rank=21,
+            order=lambda row: row.drain_s,
+        ),
         Column("share", lambda row: share(row.share), rank=4, wide=5, order=lambda row: row.share),
         Column("", lambda row: bar(row.share, 8), rank=10, tone=info, left=True, wide=8),
         Column(

@@ -139,6 +139,8 @@ export const queueColumns = [
   { label: "dead letters", num: true, text: (r) => count(r.dead_letters),
     cls: (r) => r.dead_letters ? "bad mark" : "" },
   { label: "oldest", num: true, text: (r) => lasts(r.oldest_s) },
+  { label: "drains in", num: true, text: (r) => lasts(r.drain_s),
+    hint: "at the rate of the last minute" },
   { label: "of backlog", num: true, text: (r) => share(r.share) },
   incidents, faults,
 ];
