@@ -383,7 +383,7 @@ def at_point(workers: dict[str, Worker], role: str, plan: Plan, counts: Counter[
     worker = workers[role]
     worker.kill()
     worker.start(plan)
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 30.0
     while not worker.ended() and time.monotonic() < deadline:
         time.sleep(0.005)
     reached = time.monotonic() < deadline

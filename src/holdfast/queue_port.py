@@ -309,6 +309,7 @@ class DurableQueue(Protocol):
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records; how many. Leases of deleted items are told GONE."""
         ...

@@ -40,6 +40,10 @@ class Gateway:
         self._writers = []
         self.hold = None  # an event: no answer before it is set
 
+    def stand_still(self):
+        """Answer nothing until the end."""
+        self.hold = asyncio.Event()
+
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
@@ -158,7 +162,7 @@ class Client:
             if pieces:
                 piece = pieces.pop(0)
                 return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
-            await asyncio.Event().wait()
+            return await asyncio.get_running_loop().create_future()  # the client waits
 
         async def send(message):
             told.append(message)
@@ -179,9 +183,7 @@ class Stage:
         self.queue = queue or SqliteQueue(folder / "queue.sqlite", reserve_bytes=0)
         results = LongResults(folder / "results")
         self.wall = 1_000_000.0
-        self.desk = BatchDesk(
-            self.records, self.store, self.queue, results, wall=lambda: self.wall
-        )
+        self.desk = BatchDesk(self.records, self.store, self.queue, results, wall=lambda: self.wall)
         self.loads = LoadReports()
         self.gateway = GatewayClient(gateway.url, b"secret")
         self.runner = BatchRunner(
@@ -197,13 +199,15 @@ class Stage:
         backlog = BacklogApi(self.desk, self.queue, self.runner, monotonic_ns)
         self.app = build_app(FilesApi(self.records, self.store), BatchesApi(self.desk), backlog)
         self.working = None
+        self.waiting = 0  # people, as gateways report them
 
     async def __aenter__(self):
         await self.desk.start()
         return self
 
-    async def work(self, slots=20):
+    async def work(self, slots=20, *, ready=True):
         """Begin to work items off; gateways report these slots."""
+        self.ready = ready
         self.working = [
             asyncio.create_task(self.runner.run()),
             asyncio.create_task(self._report(slots)),
@@ -212,7 +216,8 @@ class Stage:
     async def _report(self, slots):
         while True:
             running = len(self.runner._running)
-            rows = [LoadRow(m, 0, running, slots, None, ready=True) for m in ("m", "n")]
+            waiting, ready = self.waiting, self.ready
+            rows = [LoadRow("m", waiting, running, slots, None, ready=ready)]
             self.loads.take(LoadDatagram("gateway-0", rows))
             await asyncio.sleep(0.02)
 
@@ -303,3 +308,15 @@ def stage(tmp_path):
 def make_line():
     """Makes a line of an input file."""
     return line
+
+
+@pytest.fixture
+def until():
+    """Waits for a condition, generously."""
+
+    async def wait(condition):
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - what is awaited tells nobody
+                await asyncio.sleep(0.01)
+
+    return wait

@@ -1,7 +1,5 @@
 """Files and batches through the API: happy ways, refusals, isolation, quotas, crashes."""
 
-import asyncio
-
 from holdfast.batch.items import LongResults
 from holdfast.core.batch.limits import BatchLimits
 
@@ -149,14 +147,13 @@ def test_a_batch_runs_and_each_line_has_one_record(stage, make_line):
     stage(scenario)
 
 
-def test_a_cancelled_batch_keeps_what_was_done(stage, make_line):
+def test_a_cancelled_batch_keeps_what_was_done(stage, make_line, until):
     async def scenario(gateway, make):
         async with make() as here:
             await here.work(slots=5)
             batch = await here.create(b"".join(make_line(n) for n in range(40)))
-            while sum(gateway.asked.values()) < 3:
-                await asyncio.sleep(0.01)
-            gateway.hold = asyncio.Event()
+            await until(lambda: sum(gateway.asked.values()) >= 3)
+            gateway.stand_still()
             async with here.client() as client:
                 told = await client.post(f"/v1/batches/{batch['id']}/cancel")
                 assert told.json()["status"] == "cancelling"
@@ -174,14 +171,13 @@ def test_a_cancelled_batch_keeps_what_was_done(stage, make_line):
     stage(scenario)
 
 
-def test_a_window_that_ends_leaves_partial_results(stage, make_line):
+def test_a_window_that_ends_leaves_partial_results(stage, make_line, until):
     async def scenario(gateway, make):
         async with make() as here:
             await here.work(slots=5)
             batch = await here.create(b"".join(make_line(n) for n in range(40)))
-            while sum(gateway.asked.values()) < 3:
-                await asyncio.sleep(0.01)
-            gateway.hold = asyncio.Event()
+            await until(lambda: sum(gateway.asked.values()) >= 3)
+            gateway.stand_still()
             here.wall += 86_401
             await here.desk.look()
             ended = await here.ended(batch["id"])
@@ -205,7 +201,7 @@ def test_a_file_that_a_batch_reads_is_not_deleted(stage, make_line):
     stage(scenario)
 
 
-def test_a_full_disk_refuses_new_work_and_goes_on_when_room_returns(stage, make_line):
+def test_a_full_disk_refuses_new_work_and_goes_on_when_room_returns(stage, make_line, until):
     async def scenario(_, make):
         free = [10**9]
         limits = BatchLimits(disk_free_min=1_000)
@@ -215,8 +211,8 @@ def test_a_full_disk_refuses_new_work_and_goes_on_when_room_returns(stage, make_
             refused = await here.upload(b"x")
             assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
             await here.work()
-            while here.desk.remaining(batch["id"]) or not here.runner.settlements.recorded:
-                await asyncio.sleep(0.01)
+            await until(lambda: here.runner.settlements.recorded == 5)
+            await until(lambda: here.desk.open[batch["id"]].state == "finalizing")
             assert (await here.get(f"/v1/batches/{batch['id']}")).json()["status"] == "finalizing"
             free[0] = 10**9
             assert (await here.ended(batch["id"]))["status"] == "completed"
@@ -225,14 +221,13 @@ def test_a_full_disk_refuses_new_work_and_goes_on_when_room_returns(stage, make_
     stage(scenario)
 
 
-def test_a_successor_goes_on_where_a_killed_process_was(stage, make_line, tmp_path):
+def test_a_successor_goes_on_where_a_killed_process_was(stage, make_line, tmp_path, until):
     async def scenario(gateway, make):
         first = make()
         await first.desk.start()
         batch = await first.create(b"".join(make_line(n) for n in range(50)))
         await first.work(slots=6)
-        while sum(gateway.asked.values()) < 10:
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(gateway.asked.values()) >= 10)
         # As kill -9 leaves it: tasks end, nothing is given back or closed in order.
         for task in [*first.working, *first.desk._steps.values()]:
             task.cancel()

@@ -90,7 +90,9 @@ def test_purging_asks_first(fleet):
     refused = run("purge", "chat/acme", "--state", "dead", "-c", fleet, input="n\n")
     assert refused.exit_code == 1
     assert "delete 1 items of chat/acme for good?" in refused.output
-    assert run("purge", "chat/acme", "--yes", "-c", fleet).output == "3 items deleted\n"
+    one = ["--id", "b1/a", "--id", "unknown"]
+    assert run("purge", "chat/acme", *one, "--yes", "-c", fleet).output == "1 item deleted\n"
+    assert run("purge", "chat/acme", "--yes", "-c", fleet).output == "2 items deleted\n"
     assert run("purge", "chat/acme", "-c", fleet).output == "0 items deleted\n"
     assert run("ls", "-c", fleet).output.splitlines()[1].startswith("chat/zebra")
 

@@ -402,7 +402,10 @@ async def test_purging_takes_what_was_named(under_test: QueueUnderTest) -> None:
     assert await queue.purge("q", group="b") == 1
     assert await states(under_test) == {"ready": 2}
     assert await queue.purge("q", states=TERMINAL) == 0
-    assert await queue.purge("q") == 2
+    assert await queue.purge("q", ids=["x", "unknown"], states=TERMINAL) == 0
+    assert await queue.purge("q", ids=["x", "unknown"]) == 1
+    assert await queue.purge("q", ids=[]) == 0
+    assert await queue.purge("q") == 1
     assert await queue.depths() == []
 
 

@@ -119,7 +119,8 @@ class OutputWriter:
 
 def _story(item: ItemView) -> str:
     """Why an item became a dead letter, in one sentence for the owner of the batch."""
-    reasons = [str(note.get("reason", "")) for note in item.story]
+    notes = [entry.get("note") or {"reason": entry.get("what", "")} for entry in item.story]
+    reasons = [str(note.get("reason", "")) for note in notes]
     told = "; ".join(reason for reason in reasons if reason)[:_REASON_MAX]
     return f"Given up after {item.receives} tries: {told or 'no answer came'}."
 

@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic_ns
 from typing import Any, Final
 
@@ -284,7 +285,7 @@ class BatchRunner:
             self._running[running.item.id] = running
             feed.running.add(running)
             running.task = asyncio.create_task(self._send(running, feed, body))
-            running.task.add_done_callback(lambda task, own=running: self._ended(own, feed, task))
+            running.task.add_done_callback(partial(self._ended, running, feed))
 
     def _refuse_ended(self, item: LeasedItem) -> None:
         """An item whose batch is being ended, or has ended: nobody waits for it."""
@@ -378,7 +379,8 @@ class BatchRunner:
         self.settlements.add(Settlement(running.item.lease, ItemState.FAILED, line))
 
     def _again(self, running: RunningItem, note: dict[str, Any], *, dead: bool = False) -> None:
-        tries = len(running.item.story) + 1
+        # Entries without a note are not the item's own: the runner was killed, or a lease ran out.
+        tries = sum(1 for entry in running.item.story if "note" in entry) + 1
         dead = dead or tries >= self._item_config.receives_max
         pause_s = pause_before(tries, self._item_config)
         self.settlements.add(FailedReceive(running.item.lease, note, pause_s, dead))

@@ -211,6 +211,7 @@ class MemoryQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items."""
         gone = [
@@ -219,6 +220,7 @@ class MemoryQueue:
             if kept.queue == queue
             and group in {None, kept.item.group}
             and (states is None or kept.state in states)
+            and (ids is None or kept.item.id in ids)
         ]
         for key in gone:
             del self._items[key]

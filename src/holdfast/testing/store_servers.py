@@ -130,7 +130,8 @@ class PostgresServer(StoreServer):
     def answers(self) -> bool:
         """Whether the server accepts connections; after a crash it replays its log first."""
         asked = [str(_postgres() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        return subprocess.run(asked, check=False, capture_output=True).returncode == 0  # noqa: S603 own
+        told = subprocess.run(asked, check=False, capture_output=True)  # noqa: S603 own
+        return told.returncode == 0
 
     def _popen(self, command: list[str]) -> subprocess.Popen[bytes]:
         if os.getuid() != 0:

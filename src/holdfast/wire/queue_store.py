@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.config.batch.queue_store import QueueStoreSection
 from holdfast.config.files import read_secret
-from holdfast.config.queue_store import QueueStoreSection
 from holdfast.core.types import ConfigError
 from holdfast.queue_port import RecordStore
 from holdfast.wire.state_dir import default_state_dir

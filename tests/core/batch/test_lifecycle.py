@@ -1,5 +1,7 @@
 """The states of a batch: every way ends, and no event leads out of an end."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def test_an_ended_batch_stays_ended_and_a_cancelled_one_never_completes(events):
         else:
             with pytest.raises(BatchTransitionError):
                 follow(state, event)
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in pairwise(seen):
         assert before not in ENDED
         assert after is not BatchState.COMPLETED or before is BatchState.FINALIZING
     if BatchState.CANCELLING in seen:

@@ -27,8 +27,7 @@ class Model:
         load = ModelLoad(waiting, self.items + self.people, self.slots, p95, ready)
         pace = self.policy.look(None if silent else load, self.items, self.items, self.now)
         self.items = min(self.items - pace.take_back, pace.running_max)
-        if pace.running_max > self.items:
-            self.items = pace.running_max
+        self.items = max(self.items, pace.running_max)
         return pace
 
 

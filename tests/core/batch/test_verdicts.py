@@ -43,7 +43,7 @@ def test_pauses_double_up_to_a_bound():
     "wrong", [{"receives_max": 0}, {"pause_s": 0.0}, {"pause_s": 5.0, "pause_max_s": 1.0}]
 )
 def test_items_that_cannot_be_tried_are_refused(wrong):
-    with pytest.raises(ConfigError, match="batch.items"):
+    with pytest.raises(ConfigError, match=r"batch\.items"):
         ItemPolicyConfig(**wrong)
 
 

@@ -176,10 +176,17 @@ async def redrive(store: DurableQueue, name: str, ids: tuple[str, ...]) -> None:
 @click.argument("name")
 @click.option("--state", type=click.Choice(_STATES), multiple=True, help="Only such; repeatable.")
 @click.option("--group", help="Only items of this group (batch).")
+@click.option("--id", "ids", multiple=True, help="Only this one; repeatable.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_asks_store
 async def purge(
-    store: DurableQueue, name: str, state: tuple[str, ...], group: str | None, *, yes: bool
+    store: DurableQueue,
+    name: str,
+    state: tuple[str, ...],
+    group: str | None,
+    ids: tuple[str, ...],
+    *,
+    yes: bool,
 ) -> None:
     """Delete items of the queue NAME for good, with their records.
 
@@ -194,8 +201,10 @@ async def purge(
         n for depth in depths for at, n in depth.counts.items() if states is None or at in states
     )
     if count and not yes:
-        click.confirm(f"delete {count:,} items of {escape(name)} for good?", abort=True)
-    deleted = await store.purge(name, group=group, states=states) if count else 0
+        which = f"{len(set(ids)):,} named" if ids else f"{count:,}"
+        click.confirm(f"delete {which} items of {escape(name)} for good?", abort=True)
+    named = ids or None
+    deleted = await store.purge(name, group=group, states=states, ids=named) if count else 0
     click.echo(f"{deleted} item{'' if deleted == 1 else 's'} deleted")
 
 

@@ -42,6 +42,7 @@ class BatchRelay:
         self.loop = loop
         self.counters = counters
         self.running: dict[RelayedRequest, str] = {}  # with the tenant
+        self._away = False  # it did not answer the last time; logged once
 
     @staticmethod
     def serves(path: bytes) -> bool:
@@ -65,8 +66,12 @@ class BatchRelay:
             async with asyncio.timeout(5.0):
                 await self.loop.create_unix_connection(lambda: relayed, self._path)
         except (OSError, TimeoutError) as error:
-            _log.warning("no batch process", reason=type(error).__name__)
+            if not self._away:
+                _log.warning("no batch process", reason=type(error).__name__)
+            self._away = True
             relayed.away()
+        else:
+            self._away = False
 
     def close(self) -> None:
         """End all that is under way: the gateway stops."""

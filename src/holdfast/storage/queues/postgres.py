@@ -257,11 +257,13 @@ class PostgresQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records."""
 
         async def change(cursor: Cursor) -> int:
-            await cursor.execute(statements.PURGE, _fitting(queue, group, states))
+            named = {"ids": None if ids is None else list(ids)}
+            await cursor.execute(statements.PURGE, _fitting(queue, group, states) | named)
             row = await cursor.fetchone()
             self._counted_at = -COUNTED_S
             return int(row[0]) if row is not None else 0

@@ -146,7 +146,10 @@ _FITTING: Final = """
 AND (%(states)s::smallint[] IS NULL OR state = ANY (%(states)s::smallint[]))
 """
 PURGE: Final = f"""
-WITH gone AS (DELETE FROM holdfast_queue_items WHERE {_FITTING} RETURNING seq),
+WITH gone AS (
+    DELETE FROM holdfast_queue_items
+    WHERE {_FITTING} AND (%(ids)s::text[] IS NULL OR id = ANY (%(ids)s::text[])) RETURNING seq
+),
     payloads AS (
         DELETE FROM holdfast_queue_payloads USING gone
         WHERE holdfast_queue_payloads.seq = gone.seq

@@ -196,10 +196,13 @@ class RedisQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records."""
         named = [state.value for state in (_STATES if states is None else states)]
-        values = [queue, group or "", int(group is not None), PURGED_MAX, *named]
+        wanted = [int(ids is not None), *(ids or ())]
+        values = [queue, group or "", int(group is not None), PURGED_MAX]
+        values += [",".join(named), *wanted]
         deleted, more = 0, True
         while more:
             count, more = await self._call("purge", scripts.PURGE, values)

@@ -368,17 +368,23 @@ return count
 """
 )
 
-# ARGV: queue, group, of a group ('1') or not, most in one call, then states. Returns how many were
-# deleted, and '1' where more are left.
+# ARGV: queue, group, of a group ('1') or not, most in one call, states separated by commas, of some
+# ids ('1') or not, then ids. Returns how many were deleted, and 1 where more are left.
 PURGE: Final = (
     _LIBRARY
     + """
 local queue, most = ARGV[1], tonumber(ARGV[4])
-local seqs = {}
-for at = 5, #ARGV do
-  for _, seq in ipairs(redis.call('ZRANGE', P .. 'in:' .. ARGV[at] .. ':' .. queue, 0, -1)) do
+local seqs, wanted = {}, {}
+for at = 7, #ARGV do
+  local seq = redis.call('HGET', P .. 'ids:' .. queue, ARGV[at])
+  if seq then wanted[seq] = true end
+end
+for state in string.gmatch(ARGV[5], '[^,]+') do
+  for _, seq in ipairs(redis.call('ZRANGE', P .. 'in:' .. state .. ':' .. queue, 0, -1)) do
     if #seqs > most then break end
-    if ARGV[3] ~= '1' or redis.call('ZSCORE', group_key('group', queue, ARGV[2]), seq) then
+    local fits = ARGV[6] ~= '1' or wanted[seq]
+    local group = group_key('group', queue, ARGV[2])
+    if fits and (ARGV[3] ~= '1' or redis.call('ZSCORE', group, seq)) then
       seqs[#seqs + 1] = seq
     end
   end

@@ -211,9 +211,10 @@ class SqliteQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records."""
-        change = partial(changes.purge, queue=queue, group=group, states=states)
+        change = partial(changes.purge, queue=queue, group=group, states=states, ids=ids)
         answer: int = await self._change("purge", change)
         self._counted_at = -COUNTED_S
         return answer

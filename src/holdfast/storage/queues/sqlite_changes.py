@@ -53,6 +53,10 @@ _TAKEN: Final = """
 UPDATE items SET state = 2, receives = receives + 1, token = token + 1, until = ?, owner = ?
 WHERE seq = ?
 """
+_END: Final = """
+UPDATE items SET state = ?, ended_at = ?
+WHERE queue = ? AND id = ? AND CAST(token AS TEXT) = ? AND state < 3 RETURNING seq
+"""
 _DUE: Final = """
 SELECT seq, state, receives, max_receives, owner, story FROM items
 WHERE state IN (1, 2) AND until <= ? ORDER BY until LIMIT ?
@@ -159,13 +163,17 @@ def ack(
     """Write the terminal records that are still to be written."""
     answers = []
     for settlement in settlements:  # one by one: the same lease may stand there twice
-        (found,), (answer,) = _find(connection, [settlement.lease])
-        if found is not None:
-            _end(connection, found.seq, NUMBER_OF[settlement.state], moment.wall)
-            if settlement.result:
-                row = (found.seq, settlement.result)
-                connection.execute("INSERT INTO results VALUES (?, ?)", row)
-        answers.append(answer)
+        own = settlement.lease
+        values = (NUMBER_OF[settlement.state], moment.wall, own.queue, own.id, own.token)
+        row = connection.execute(_END, values).fetchone()
+        if row is None:
+            ((_,), (answer,)) = _find(connection, [own])
+            answers.append(answer)
+            continue
+        connection.execute("DELETE FROM payloads WHERE seq = ?", row)
+        if settlement.result:
+            connection.execute("INSERT INTO results VALUES (?, ?)", (*row, settlement.result))
+        answers.append(LeaseAnswer.OK)
     return answers
 
 
@@ -285,10 +293,14 @@ def purge(
     queue: str,
     group: str | None,
     states: Sequence[ItemState] | None,
+    ids: Sequence[str] | None,
 ) -> int:
     """Delete items with all that belongs to them."""
     del moment  # what is deleted has no time
     where, values = condition(queue, group, states)
+    if ids is not None:
+        where += " AND id IN (SELECT value FROM json_each(?))"
+        values.append(story.dumped_texts(ids))
     seqs = f"(SELECT seq FROM items WHERE {where})"  # noqa: S608 placeholders only
     for table in ("payloads", "results"):
         connection.execute(f"DELETE FROM {table} WHERE seq IN {seqs}", values)  # noqa: S608 fixed
@@ -367,11 +379,6 @@ def _fail(
             found.seq,
         ),
     )
-
-
-def _end(connection: sqlite3.Connection, seq: int, state: int, wall: float) -> None:
-    connection.execute("UPDATE items SET state = ?, ended_at = ? WHERE seq = ?", (state, wall, seq))
-    connection.execute("DELETE FROM payloads WHERE seq = ?", (seq,))
 
 
 __all__ = [

@@ -5,7 +5,7 @@ entry, with the holder's own note (such as the replica that was lost). The first
 (that is when it began) and so do the last ones; what lies between is left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -61,6 +61,11 @@ def dumped(entries: Story) -> str:
     return orjson.dumps(entries).decode()
 
 
+def dumped_texts(texts: Sequence[str]) -> str:
+    """Texts as one JSON list, for statements that take many of them as one value."""
+    return orjson.dumps(list(texts)).decode()
+
+
 __all__ = [
     "NACKED",
     "RAN_OUT",
@@ -68,6 +73,7 @@ __all__ = [
     "Story",
     "continued",
     "dumped",
+    "dumped_texts",
     "entry",
     "note_text",
     "read",

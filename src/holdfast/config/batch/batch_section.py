@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from holdfast.config.queue_store import QueueStoreSection
+from holdfast.config.batch.queue_store import QueueStoreSection
 from holdfast.config.sections import Policy, Section
 from holdfast.core.batch.limits import BatchLimits
 from holdfast.core.batch.spare_capacity import SpareCapacityConfig

@@ -1,0 +1,149 @@
+"""What the runner does with answers: tries again, waits, gives up; and how it shares and yields."""
+
+import json
+
+from holdfast.batch.gateway_client import GatewayClient
+from holdfast.batch.load_reports import LoadReports
+from holdfast.frames.batch_load import LoadDatagram, LoadRow, decode_load, encode_load
+from holdfast.queue_port import ItemState
+
+
+def test_a_poison_item_goes_to_the_dead_letters_with_its_story_and_all_else_finishes(
+    stage, make_line
+):
+    async def scenario(gateway, make):
+        gateway.answers["p5"] = (502, "replicas_lost")
+        async with make() as here:
+            await here.work()
+            batch = await here.create(b"".join(make_line(n) for n in range(12)))
+            done = await here.ended(batch["id"])
+            assert done["request_counts"] == {"total": 12, "completed": 11, "failed": 1}
+            assert gateway.asked["p5"] == 1  # two replicas were lost with it: never sent again
+            bad = await here.lines(done["error_file_id"])
+            assert bad["c5"]["error"]["code"] == "dead_letter"
+            assert "is replicas_lost" in bad["c5"]["error"]["message"]
+            (dead,) = await here.queue.items("batch/default/m", states=[ItemState.DEAD])
+            note = dead.story[-1]["note"]
+            assert (note["code"], note["status"]) == ("replicas_lost", 502)
+
+    stage(scenario)
+
+
+def test_an_item_without_an_answer_is_tried_three_times(stage, make_line):
+    async def scenario(gateway, make):
+        gateway.answers["p1"] = (502, "upstream_failed")
+        async with make() as here:
+            await here.work()
+            batch = await here.create(make_line(1) + make_line(2))
+            done = await here.ended(batch["id"])
+            assert gateway.asked == {"p1": 3, "p2": 1}
+            assert done["request_counts"]["failed"] == 1
+
+    stage(scenario)
+
+
+def test_no_room_burns_no_receive_and_the_item_ends_well_when_there_is(stage, make_line, until):
+    async def scenario(gateway, make):
+        gateway.answers["p1"] = (503, "no_ready_replica")
+        async with make() as here:
+            await here.work()
+            batch = await here.create(make_line(1))
+            await until(lambda: gateway.asked["p1"] >= 2)
+            gateway.answers.clear()
+            done = await here.ended(batch["id"])
+            assert done["request_counts"]["completed"] == 1
+
+    stage(scenario)
+
+
+def test_a_model_without_a_ready_replica_is_not_fed(stage, make_line, until):
+    async def scenario(gateway, make):
+        async with make() as here:
+            await here.work(ready=False)
+            batch = await here.create(make_line(1))
+            await until(lambda: "m" in here.runner.feeds)
+            feed = here.runner.feeds["m"]
+            await until(lambda: feed.pace.reason == "no replica is ready")
+            (item,) = await here.queue.items("batch/default/m")
+            assert (item.receives, item.state) == (0, ItemState.READY)
+            assert not gateway.asked
+            here.ready = True
+            assert (await here.ended(batch["id"]))["status"] == "completed"
+
+    stage(scenario)
+
+
+def test_tenants_take_turns_and_each_is_asked_for_in_its_own_name(stage, make_line, until):
+    async def scenario(gateway, make):
+        async with make() as here:
+            for tenant, number in (("big", 200), ("small", 10)):
+                data = b"".join(make_line(f"{tenant}{n}") for n in range(number))
+                batch = await here.create(data, tenant=tenant)
+                await until(lambda b=batch: here.desk.open[b["id"]].state == "in_progress")
+            await here.work(slots=6)
+            await here.ended(batch["id"], "small")
+            assert gateway.tenants["small"] == 10
+            assert gateway.tenants["big"] <= 60  # not all of the larger one went first
+
+    stage(scenario)
+
+
+def test_people_who_wait_get_young_items_slots(stage, make_line, until):
+    async def scenario(gateway, make):
+        async with make() as here:
+            gateway.stand_still()
+            await here.work(slots=12)
+            await here.create(b"".join(make_line(n) for n in range(50)))
+            await until(lambda: gateway.now == 10)
+            here.waiting = 3
+            await until(lambda: gateway.now <= 7)
+            items = await here.queue.items("batch/default/m", states=[ItemState.READY], limit=50)
+            assert len(items) >= 43
+            assert {item.receives for item in items} == {0}  # taken back: no receive is burnt
+
+    stage(scenario)
+
+
+def test_the_backlog_tells_what_waits_runs_and_when_it_ends(stage, make_line, until):
+    async def scenario(gateway, make):
+        async with make() as here:
+            gateway.stand_still()
+            await here.work(slots=12)
+            await here.create(b"".join(make_line(n) for n in range(50)))
+            await until(lambda: gateway.now == 10)
+            told = (await here.get("/internal/backlog")).json()
+            row = told["models"]["m"]
+            assert (row["waiting"], row["in_flight"], row["dead"]) == (40, 10, 0)
+            assert row["drain_s"] is None  # nothing ended yet: unknown is not zero
+            assert told["batches"] == {"in_progress": 1}
+
+    stage(scenario)
+
+
+def test_reports_of_several_gateways_are_one_load():
+    reports = LoadReports(now_ns=lambda: 0)
+    rows = (("gateway-0", LoadRow("m", 1, 3, 8, 0.2, ready=True)),)
+    rows += (("gateway-1", LoadRow("m", 2, 4, 8, None, ready=False)),)
+    for name, row in rows:
+        reports.take(decode_load(encode_load(LoadDatagram(name, [row]))))
+    load = reports.of("m")
+    assert (load.waiting, load.running, load.slots) == (3, 7, 8)
+    assert (load.first_token_p95_s, load.ready) == (0.2, True)
+    assert reports.of("other") is None
+    reports.leads_to = {"auto": ("m",)}
+    assert reports.of("auto") == load
+    assert decode_load(b"nonsense") is None
+
+
+def test_a_gateway_that_is_not_there_is_an_answer_of_status_0(stage):
+    async def scenario(gateway, _):
+        client = GatewayClient("http://127.0.0.1:1", b"secret")
+        answer = await client.post("/v1/chat/completions", "a", b"{}")
+        assert (answer.status, answer.broken) == (0, True)
+        live = GatewayClient(gateway.url, b"secret")
+        body = json.dumps({"messages": [{"content": "x"}]}).encode()
+        for _ in range(2):  # the second on the same connection
+            assert (await live.post("/v1/chat/completions", "a", body)).status == 200
+        live.close()
+
+    stage(scenario)
