@@ -73,7 +73,7 @@ def figure(value: Estimate, scale: float = 1.0) -> str:
 
 
 def _number(value: float) -> str:
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:  # three digits would write it as 1e+03
         return f"{value:,.0f}"
     return f"{value:.3g}"
 

@@ -46,7 +46,11 @@ class _BenchGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_BenchGroup, context_settings={"ignore_unknown_options": True})
+@click.group(
+    cls=_BenchGroup,
+    subcommand_metavar="URL|MODEL or COMMAND [ARGS]...",
+    context_settings={"ignore_unknown_options": True},
+)
 def bench() -> None:
     """Load a gateway or an engine and say how fast it is: bench URL, or bench MODEL.
 
