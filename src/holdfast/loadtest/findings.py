@@ -17,6 +17,7 @@ from holdfast.planner.answer import PlanAnswer, PlanTable
 
 TITLES: Final = {"ttft": "first token, ms", "tpot": "per token, ms", "total": "whole answer, ms"}
 _UNKNOWN: Final = "–"
+_ITSELF: Final = Estimate(1.0, 1.0, 1.0)  # what others are compared with
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,6 +64,8 @@ def figure(value: Estimate, scale: float = 1.0) -> str:
         return _UNKNOWN
     if value.low is None and value.high is None:
         return f"{_number(value.value * scale)} (?)"
+    if value.low == value.high:  # known exactly
+        return _number(value.value * scale)
     ends = ["?" if end is None else _number(end * scale) for end in (value.low, value.high)]
     signed = any(end.startswith("-") for end in ends)
     between = " to ".join(ends) if signed else "–".join(ends)
@@ -70,7 +73,7 @@ def figure(value: Estimate, scale: float = 1.0) -> str:
 
 
 def _number(value: float) -> str:
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:  # three digits would write it as 1e+03
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
@@ -155,7 +158,7 @@ def efficiencies(held: Sequence[StepSummary]) -> list[tuple[int, Estimate, Estim
     base = min(held, key=_replicas)
     found = []
     for one in held:
-        faster = ratio(base.output_tokens_s, one.output_tokens_s)
+        faster = ratio(base.output_tokens_s, one.output_tokens_s) if one is not base else _ITSELF
         more = (one.step.replicas or 1) / (base.step.replicas or 1)
         found.append((one.step.replicas or 0, faster, faster.scaled(1.0 / more)))
     return found
@@ -165,7 +168,7 @@ def _scaling_verdict(held: Sequence[StepSummary]) -> str:
     few, (count, faster, efficiency) = held[0], efficiencies(held)[-1]
     return (
         f"{count} replicas are {_number(faster.value or 0.0)} times as fast as "
-        f"{few.step.replicas}: an efficiency of {_percent(efficiency.value)}."
+        f"{few.step.replicas}: an efficiency of {figure(efficiency, 100.0)} %."
     )
 
 
@@ -240,8 +243,8 @@ def _steps_table(held: Sequence[StepSummary], knee: SweepPoint | None) -> PlanTa
                 _percent(one.good_share.value),
             )
         )
-    load = "users" if held[0].step.users is not None else "offered/s"
-    headings = (load, "tokens/s", "TTFT p50", "p95 ms", "TPOT p95", "good/s", "good")
+    load = "users" if held[0].step.users is not None else "rate/s"
+    headings = (load, "tokens/s", "TTFT p50 ms", "p95 ms", "TPOT p95 ms", "good/s", "good")
     return PlanTable("Loads", headings, tuple(rows), marked)
 
 

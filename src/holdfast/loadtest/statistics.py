@@ -17,8 +17,9 @@ look beyond the largest sample either, but does not say so.
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from math import comb, exp, floor, fsum, inf, isfinite, lgamma, log, pi, sqrt, tan
+from operator import mul
 from statistics import NormalDist
 from typing import Final
 
@@ -72,15 +73,11 @@ def resemblance(series: Sequence[float]) -> float:
     noise = _NOISE_Z / sqrt(n)
     total = 1.0
     for lag in range(1, min(_LAGS_MAX, n // 4) + 1):
-        alike = fsum(map(_product, rest, rest[lag:])) / power
+        alike = sum(map(mul, rest, islice(rest, lag, None))) / power
         if alike < noise:
             break
         total += 2.0 * alike
     return min(total, n / 2.0)
-
-
-def _product(a: float, b: float) -> float:
-    return a * b
 
 
 def quantile(series: Sequence[float], q: float, confidence: float = CONFIDENCE) -> Estimate:

@@ -46,7 +46,11 @@ class _BenchGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=_BenchGroup, context_settings={"ignore_unknown_options": True})
+@click.group(
+    cls=_BenchGroup,
+    subcommand_metavar="URL|MODEL or COMMAND [ARGS]...",
+    context_settings={"ignore_unknown_options": True},
+)
 def bench() -> None:
     """Load a gateway or an engine and say how fast it is: bench URL, or bench MODEL.
 
@@ -96,7 +100,7 @@ def run(
     key = key_of(given["key_file"], given["key_env"])
     admin = admin_of(*(given[name] for name in ("url", "token_env", "config", "state_dir", "ca")))
     url, model = _server(target, given)
-    named = given["url"] is not None or url != target  # an admin port, or a fleet that runs here
+    named = given["url"] is not None or not is_url(target) or _runs_here(url, given)
     if settings.scale and not named:
         raise click.UsageError("--scale drains replicas: name the fleet's admin port with --admin")
     if settings.scale and not is_loopback(admin.url) and not elsewhere:
@@ -140,6 +144,12 @@ def _server(target: str, given: Mapping[str, Any]) -> tuple[str, str | None]:
         f"no fleet runs here that could have a model {target!r}: give the URL of a server, or "
         "the fleet's file with -c"
     )
+
+
+def _runs_here(url: str, given: Mapping[str, Any]) -> bool:
+    """Whether a URL is the data port of the fleet that runs here: then its admin port is known."""
+    running = read_running(given["state_dir"] or default_state_dir(given["config"], os.environ))
+    return running is not None and url.rstrip("/").removesuffix("/v1") == running.data
 
 
 def _measured(whole: Callable[[BenchProgress], Coroutine[Any, Any, BenchFile]]) -> BenchFile:
