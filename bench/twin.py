@@ -29,7 +29,7 @@ import yaml
 from fault_fleet import call, end, free_ports
 from holdfast.config.files import load_text
 from holdfast.config.fleet_file import FleetFile
-from holdfast.loadtest.records import BenchFile, BenchOutcome, BenchRecord, BenchStep
+from holdfast.loadtest.records import BenchFile, BenchOutcome, BenchRecord, BenchStep, ClientState
 from holdfast.loadtest.records import load as load_bench
 from holdfast.loadtest.records import save as save_bench
 from holdfast.sim.engine_parameters import EngineParameters
@@ -60,6 +60,7 @@ FIGURES: Final = (
     ("TPOT mean", "per_token_s", "mean"),
 )
 P99_MIN: Final = 1_000  # requests; of fewer, a p99 is a handful of them
+LATE_S: Final = 0.015  # p99 of timers: beyond it a machine measures itself, not a law of 150 ms
 PAUSE_S: Final = 2.0  # between blocks
 GAP_S: Final = 1_000.0  # between blocks of one measurement, where a fit reads several
 
@@ -166,28 +167,45 @@ def measure(how: argparse.Namespace) -> None:
         warm = Traffic(how.rates[0], 12, prompts, outputs)
         asyncio.run(run_block(port, model, warm, Random(0)))
         began = time.monotonic()
-        for number, (block, rate) in enumerate(missing):
+        refused, number = 0, 0
+        while missing:
+            block, rate = missing[0]
+            number += 1
             if time.monotonic() - began > how.minutes * 60:
-                print(f"{len(missing) - number} blocks are left; run it again to go on")
+                print(f"{len(missing)} blocks are left, {refused} refused; run it again to go on")
                 return
             time.sleep(PAUSE_S)
             traffic = Traffic(rate, how.block, prompts, outputs)
             seed = f"{rate:g}/{block // 2}"  # each block and the next have the same arrivals
             at = time.time()
-            rows = asyncio.run(run_block(port, model, traffic, Random(seed)))
-            file = _bench_file(rows, rate, model, f"http://127.0.0.1:{port}", at)
+            rows, late = asyncio.run(run_block(port, model, traffic, Random(seed)))
+            client = ClientState(late_p99_s=late[len(late) * 99 // 100], late_max_s=late[-1])
+            if how.fleet == "stand-in" and client.late_p99_s > LATE_S:
+                refused += 1
+                told = f"timers were {client.late_p99_s * 1e3:.0f} ms late (p99)"
+                print(f"block {block}, {rate:g}/s: refused, {told}", flush=True)
+                continue  # judged by the client alone; the block is sent again later
+            file = _bench_file(rows, rate, model, f"http://127.0.0.1:{port}", at, client)
             save_bench(file, path_of(how.folder, rate, block))
             good = sum(one.outcome is BenchOutcome.SUCCESS for one in file.requests)
+            missing.pop(0)
             print(f"block {block}, {rate:g}/s: {good} of {len(rows)} answered", flush=True)
+        print(f"{refused} of {number} blocks were refused: timers of this machine were late")
 
 
 def _bench_file(
-    rows: Sequence[dict[str, Any]], rate: float, model: str, target: str, at: float
+    rows: Sequence[dict[str, Any]],
+    rate: float,
+    model: str,
+    target: str,
+    at: float,
+    client: ClientState,
 ) -> BenchFile:
     step = BenchStep(
         name=f"{rate:g} requests/s",
         mode="open",
         rate=rate,
+        client=client,
         counted_to_s=max(row["arrival_s"] for row in rows),
     )
     records = tuple(

@@ -16,6 +16,7 @@ WORDS: Final = (
     *("river", "stone", "window", "garden", "letter", "bridge", "winter", "market", "candle"),
     *("forest", "silver", "harbour", "engine", "ladder", "meadow", "copper", "island", "needle"),
 )
+BEAT_S: Final = 0.02
 SILENCE_S: Final = 120.0  # after which a client gives up
 
 
@@ -109,8 +110,23 @@ async def _ask(port: int, model: str, content: str, tokens: int, began: float, s
         writer.close()
 
 
-async def run_block(port: int, model: str, traffic: Traffic, rng: Random) -> list[dict[str, Any]]:
-    """Send a block of requests at their times and wait for all answers."""
+async def _feel(late: list[float]) -> None:
+    """How late this process is woken, over and over: what the machine does to any timer."""
+    while True:
+        due = time.monotonic() + BEAT_S
+        await asyncio.sleep(BEAT_S)
+        late.append(time.monotonic() - due)
+
+
+async def run_block(
+    port: int, model: str, traffic: Traffic, rng: Random
+) -> tuple[list[dict[str, Any]], list[float]]:
+    """Send a block of requests at their times and wait for all answers.
+
+    Returns the requests, and by how many seconds the client's own timers were late.
+    """
+    late: list[float] = []
+    feeling = asyncio.create_task(_feel(late))
     began = time.monotonic()
     tasks, everyone = [], []
     for at, content, tokens in drawn(traffic, rng):
@@ -124,7 +140,8 @@ async def run_block(port: int, model: str, traffic: Traffic, rng: Random) -> lis
             await task
         except (OSError, TimeoutError, ValueError, IndexError) as error:
             seen.error = f"{type(error).__name__}: {error}"
-    return [seen.to_dict() for seen in everyone]
+    feeling.cancel()
+    return [seen.to_dict() for seen in everyone], sorted(late)
 
 
 __all__ = ["Traffic", "run_block"]

@@ -144,7 +144,7 @@ def run_arms(
 ) -> list[Outcome]:
     """Run every arm under every seed; ``jobs``: processes, 0 = one per core, 1 = this one."""
     tasks = [(place, seed) for seed in seeds for place in range(len(arms))]
-    jobs = min(jobs or os.cpu_count() or 1, len(tasks))
+    jobs = max(1, min(jobs or os.cpu_count() or 1, len(tasks)))
     done: dict[tuple[int, int], dict[str, Any]] = {}
     progress(0, len(tasks))
     if jobs == 1:

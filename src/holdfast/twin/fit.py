@@ -34,7 +34,10 @@ _TINY_MS: Final = 1e-7  # stands for a coefficient of nothing, which has no loga
 _SPREAD: Final = 0.2  # of the first simplex: the regression is within a fifth
 _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)  # tried, of neighbours on a host
 _WORTH: Final = 0.97  # of the residual without neighbours
-_WEIGHTS: Final = (("mean", 1.0), ("p50", 1.0), ("p95", 0.5))
+_WEIGHTS: Final = (("mean", 0.5), ("p50", 1.0), ("p95", 0.25))  # pauses of a host raise a tail
+_ERROR_MAX: Final = 0.5  # what is further off is no matter of these parameters
+_TRUST: Final = 0.3  # in the regression, against leaving its coefficients (logarithms, squared)
+_STEP: Final = 4  # coefficients of a step, which the regression has found
 _PER_REQUEST: Final = 0.5  # weight of the mean distance of single requests
 
 Progress = Callable[[int, int], None]
@@ -120,9 +123,10 @@ class _Search:
         def value(point: Sequence[float]) -> float:
             self._done += 1
             self._progress(min(self._done, self._whole), self._whole)
-            return loss.of(_law(point, start))
+            away = sum((x - y) ** 2 for x, y in zip(point[:_STEP], begin[:_STEP], strict=True))
+            return loss.of(_law(point, start)) + _TRUST * away
 
-        point = _point(start)
+        begin = point = _point(start)
         # A second simplex from where the first one ended: one alone may collapse too early.
         point, _ = minimise(value, point, [_SPREAD] * len(point), calls_max=calls * 2 // 3)
         point, least = minimise(value, point, [-_SPREAD / 2] * len(point), calls_max=calls // 3)
@@ -156,9 +160,9 @@ class _Loss:
             mean = self._summary[name]["mean"]
             if not mean:
                 continue
-            loss += _PER_REQUEST * _distance(found, name) / mean
+            loss += _PER_REQUEST * min(_ERROR_MAX, _distance(found, name) / mean)
             for figure, weight in _WEIGHTS:
-                loss += weight * abs(errors[name][figure] or 0.0)
+                loss += weight * min(_ERROR_MAX, abs(errors[name][figure] or 0.0))
         return loss
 
 

@@ -19,7 +19,8 @@ from typing import Final
 from holdfast.twin.measurement import MeasuredRequest
 
 _TERMS: Final = 4
-_ROBUST: Final = 3  # passes in which answers that fit badly lose weight
+_ROBUST: Final = 8  # passes in which answers that fit badly lose weight
+_FAR: Final = 0.02  # of the usual time: beyond, a miss counts by its size, not by its square
 
 Row = tuple[tuple[float, float, float, float], float]
 """Steps, Σ B, Σ KV and prompt tokens of one answer; and how long it took after its first token."""
@@ -44,15 +45,25 @@ def step_coefficients(
             for (terms, took), factor in zip(rows, factors, strict=True)
         ]
     rows = [(terms, took) for terms, took in rows if took > 0 and terms[0] > 0]
-    weights = [1.0 / took for _, took in rows]
+    if not rows:
+        return (0.0, 0.0, 0.0, 0.0), 0.0
+    paces = sorted(took / terms[0] for terms, took in rows)
+    pace = paces[len(paces) // 2]
+    # By what such an answer usually takes, not by what it took: a burst after a pause took nothing.
+    usual = [pace * terms[0] for terms, _ in rows]
+    weights = [1.0 / scale for scale in usual]
     found = (0.0,) * _TERMS
+    misses: list[float] = []
     for _ in range(_ROBUST):
         found = _least_squares(rows, weights)
-        weights = [
-            1.0 / took / max(1.0, abs(_sum(terms, found) / took - 1.0) / 0.1) ** 0.5
-            for terms, took in rows
+        misses = [
+            abs(_sum(terms, found) - took) / scale
+            for (terms, took), scale in zip(rows, usual, strict=True)
         ]
-    misses = [abs(_sum(terms, found) / took - 1.0) for terms, took in rows]
+        weights = [
+            1.0 / scale / max(1.0, miss / _FAR) ** 0.5
+            for scale, miss in zip(usual, misses, strict=True)
+        ]
     return (found[0], found[1], found[2], found[3]), fsum(misses) / max(1, len(misses))
 
 
@@ -75,8 +86,10 @@ def _rows(requests: Sequence[MeasuredRequest]) -> list[Row]:
             batch = held = prompts = 0.0
             for other in (requests[mine[place]] for place in range(low, high)):
                 begins, ends = max(one.first_s, other.first_s), min(one.last_s, other.last_s)
-                if other.first_s > one.first_s:
+                if other.first_s > one.first_s:  # it was in the batch while its prompt was read
                     prompts += other.prompt
+                    batch += 1.0
+                    held += other.prompt
                 if ends <= begins:
                     continue
                 together = steps * (ends - begins) / took

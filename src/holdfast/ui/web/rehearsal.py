@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from holdfast.sim.run import run_experiment
 from holdfast.sim.scenario import Scenario, prepare
+from holdfast.twin.arms import Arm, differences, run_arms
 
 LIMIT_S: Final = 30.0  # as long as somebody looks at a page that says "wait"
 SEED: Final = 1
@@ -53,14 +53,19 @@ class RehearsalRunner:
         finally:
             self._running = False
 
-    async def run(self, now: Scenario, then: Scenario) -> dict[str, Any]:
-        """Simulate both scenarios; returns their results under "now" and "then"."""
+    async def run(self, now: Scenario, then: Scenario, seeds: int = 1) -> dict[str, Any]:
+        """Simulate both scenarios; returns their results under "now" and "then".
+
+        The results are those of the first seed; "differences" are over all seeds.
+        """
         began = time.monotonic()
         question = [one.model_dump_json(by_alias=True) for one in (now, then)]
-        told = orjson.loads(await self.ask(orjson.dumps(question)))
+        asked = {"scenarios": question, "seeds": seeds}
+        told = orjson.loads(await self.ask(orjson.dumps(asked)))
         return {
-            "now": told[0],
-            "then": told[1],
+            "now": told["accounts"][0],
+            "then": told["accounts"][1],
+            "differences": told["differences"],
             "duration_s": then.duration,
             "took_s": round(time.monotonic() - began, 3),
         }
@@ -93,13 +98,19 @@ class RehearsalRunner:
 
 
 def rehearse(question: bytes) -> bytes:
-    """In the child process: run each scenario once and return the results as JSON."""
-    accounts = []
-    for text in orjson.loads(question):
-        scenario = Scenario.model_validate_json(text)
-        (_, setup), *_ = prepare(scenario, SEED).variants
-        accounts.append(run_experiment(setup, SEED))
-    return orjson.dumps(accounts)
+    """In the child process: run both scenarios under the same seeds; their results as JSON."""
+    asked = orjson.loads(question)
+    arms = []
+    for text in asked["scenarios"]:
+        (name, setup), *_ = prepare(Scenario.model_validate_json(text), SEED).variants
+        arms.append(Arm(name, setup))
+    seeds = range(SEED, SEED + int(asked["seeds"]))
+    ran = run_arms(arms, list(seeds), jobs=1, diagnosis=False)
+    told = {
+        "accounts": [outcome.runs[0] for outcome in ran],
+        "differences": [one.to_dict() for one in differences(*ran)] if len(ran) == 2 else [],
+    }
+    return orjson.dumps(told)
 
 
 if __name__ == "__main__":

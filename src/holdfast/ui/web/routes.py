@@ -179,7 +179,7 @@ class _Web:
         try:
             question = WhatIfQuestion.of(await _body(request), as_it_is(self._file(), self._view()))
             now, then = scenarios(question, self._file())
-            ran = await self._rehearsals.run(now, then)
+            ran = await self._rehearsals.run(now, then, question.seeds)
             told = await asyncio.to_thread(answer, question, ran, self._planner)
         except ConfigError as error:
             return _private(json_answer({"error": str(error)}, 400))

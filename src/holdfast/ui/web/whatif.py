@@ -6,10 +6,13 @@ difference is the change and not chance. Beside them stands what the planner say
 numbers: a simulation covers minutes, a plan covers years.
 
 What was not measured is asked for, with a default that the page shows: an engine's speed cannot
-be read off a config. One model at a time: models share no replicas, and a page with a form for
+be read off a config. A ``twin.json`` of 'holdfast twin calibrate' may come with the question; its
+engine is then simulated. With several seeds the differences have intervals, by the same code as
+'holdfast twin what-if'. One model at a time: models share no replicas, and a page with a form for
 each would not be filled in.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -17,12 +20,15 @@ from math import ceil
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile
+from holdfast.core.plan.faults import REPLICA_KINDS
 from holdfast.core.plan.redundancy import Redundancy
+from holdfast.core.request import routing
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import ConfigError, require
 from holdfast.core.view.snapshot import ModelRow, Snapshot
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.scenario import Scenario
+from holdfast.twin.twin_file import twin_of
 
 REPLICAS_MAX: Final = 256  # of one model, as in the fleet file
 REQUESTS_MAX: Final = 15_000  # in one run; two runs take some three seconds
@@ -30,6 +36,7 @@ DURATION_S: Final = (30.0, 300.0)  # of virtual time, shorter under more traffic
 FULL: Final = 0.8  # of what a replica can do: above, waiting grows faster than load
 _BATCH: Final = 32  # requests at once, where the config declares no slots
 _NEED_MAX: Final = 10_000
+SEEDS_MAX: Final = 10  # of one question: its requests are shared out among them
 
 Planner = Callable[..., Any]  # holdfast.planner.redundancy; a sibling, so it is handed in
 
@@ -45,13 +52,22 @@ class RunningModel:
     requests_s: float | None
     output_tokens: float | None
     first_token_s: float | None  # what was promised
+    routing: str = ""  # the policy that chooses replicas
 
 
 def as_it_is(file: FleetFile, view: Snapshot | None) -> dict[str, Any]:
     """The models as they run now, as JSON data from which a what-if question starts."""
     rows = {row.name: row for row in view.models} if view is not None else {}
     standing = [asdict(_standing(file, name, view, rows.get(name))) for name in _names(file)]
-    return {"models": standing, "full": FULL, "requests_max": REQUESTS_MAX}
+    return {
+        "models": standing,
+        "full": FULL,
+        "requests_max": REQUESTS_MAX,
+        "routings": list(routing.POLICIES),
+        "faults": [kind.value for kind in REPLICA_KINDS],
+        "hedge": file.hedge.enabled,
+        "seeds_max": SEEDS_MAX,
+    }
 
 
 def _names(file: FleetFile) -> list[str]:
@@ -82,6 +98,7 @@ def _standing(
         requests_s=rate,
         output_tokens=output,
         first_token_s=section.slo_first_token,
+        routing=section.routing,
     )
 
 
@@ -101,6 +118,12 @@ class WhatIfQuestion:
     availability: float  # of one replica
     zone_availability: float
     target: float
+    routing: str = ""  # empty: as it is
+    hedge: bool | None = None  # None: as it is
+    deadline_s: float | None = None  # of a whole request; None: as it is
+    fault: str = ""  # of one replica for a third of the time; empty: none
+    seeds: int = 1
+    engine: EngineParameters | None = None  # of a twin
 
     @classmethod
     def of(cls, body: Mapping[str, Any], now: Mapping[str, Any]) -> "WhatIfQuestion":
@@ -127,11 +150,34 @@ class WhatIfQuestion:
             availability=_number(body, "availability", 0.99, 0.5, 0.999999),
             zone_availability=_number(body, "zone_availability", 0.9999, 0.5, 1.0),
             target=_number(body, "target", 0.999, 0.5, 0.99999999),
+            routing=_choice(body, "routing", tuple(routing.POLICIES)),
+            hedge=_flag(body, "hedge"),
+            deadline_s=_number(body, "deadline_s", 0.0, 0.0, 86_400.0) or None,
+            fault=_choice(body, "fault", tuple(kind.value for kind in REPLICA_KINDS)),
+            seeds=round(_number(body, "seeds", 1.0, 1, SEEDS_MAX)),
+            engine=_engine(body, standing),
         )
 
     @property
+    def changes(self) -> list[dict[str, Any]]:
+        """The keys of the fleet file that make the change, with their values before and after."""
+        name, standing = self.standing.model, self.standing
+        rows: list[tuple[str, Any, Any]] = []
+        if self.replicas != standing.replicas:
+            rows.append((f"models.{name}.launch.replicas", standing.replicas, self.replicas))
+        if self.routing and self.routing != standing.routing:
+            rows.append((f"models.{name}.routing", standing.routing, self.routing))
+        if self.hedge is not None:
+            rows.append(("hedge.enabled", None, self.hedge))
+        if self.deadline_s is not None:
+            rows.append((f"models.{name}.deadlines.request_s", None, self.deadline_s))
+        return [{"key": key, "before": before, "after": after} for key, before, after in rows]
+
+    @property
     def law(self) -> EngineParameters:
-        """Engine parameters scaled to the given speed, in their usual proportions."""
+        """The engine of a twin; else usual proportions, scaled to the given speed."""
+        if self.engine is not None:
+            return self.engine
         usual = EngineParameters()
         slower = 1000.0 / self.stream_tokens_s / (usual.step_ms + usual.per_sequence_ms)
         return EngineParameters(
@@ -154,6 +200,32 @@ class WhatIfQuestion:
         """Number of replicas that carry ``traffic`` times the rate without being full."""
         load = self.rate * traffic
         return min(_NEED_MAX, max(1, ceil(load / (FULL * self.replica_requests_s))))
+
+
+def _choice(body: Mapping[str, Any], name: str, known: tuple[str, ...]) -> str:
+    value = body.get(name) or ""
+    fix = f"use one of {', '.join(known)}, or leave it out"
+    require(value == "" or value in known, name, f"is {value!r}"[:80], fix)
+    return str(value)
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool | None:
+    value = body.get(name)
+    fits = value is None or isinstance(value, bool)
+    require(fits, name, f"is {value!r}"[:80], "use true or false, or leave it out")
+    return value if isinstance(value, bool) else None
+
+
+def _engine(body: Mapping[str, Any], standing: RunningModel) -> EngineParameters | None:
+    """The fitted engine of a ``twin.json`` in a body; with the slots of the running config."""
+    given = body.get("twin")
+    if given is None:
+        return None
+    fitted = twin_of(json.dumps(given)).models
+    fix = f"calibrate {standing.model}"
+    require(standing.model in fitted, "twin", f"knows only {', '.join(fitted)[:200]}", fix)
+    law = fitted[standing.model].engine
+    return replace(law, batch_max=standing.slots) if standing.slots else law
 
 
 def _number(
@@ -181,18 +253,34 @@ def scenarios(question: WhatIfQuestion, file: FleetFile) -> tuple[Scenario, Scen
         hedge=replace(whole.hedge),
     )
     most = question.rate * max(1.0, question.traffic)
-    duration = max(DURATION_S[0], min(DURATION_S[1], REQUESTS_MAX / most))
+    duration = max(DURATION_S[0], min(DURATION_S[1], REQUESTS_MAX / most / question.seeds))
     before = _scenario(question, flow, file, duration, question.standing.replicas, 1.0)
-    after = _scenario(question, flow, file, duration, question.replicas, question.traffic)
+    changed = _changed(question, flow)
+    after = _scenario(question, changed, file, duration, question.replicas, question.traffic)
+    third = {"at": duration / 3, "until": duration * 2 / 3}
+    faults: list[dict[str, Any]] = []
+    if question.fault:
+        faults.append({"kind": question.fault, "target": f"{name}-0", "factor": 3.0, **third})
+        if question.changes or question.traffic != 1.0:  # what does the change do to a fleet in it
+            before = Scenario.model_validate({**dict(before), "faults": list(faults)})
     if question.lost_zone:
-        lost = {
-            "kind": "zone_loss",
-            "target": question.lost_zone,
-            "at": duration / 3,
-            "until": duration * 2 / 3,
-        }
-        after = Scenario.model_validate({**dict(after), "faults": [lost]})
+        faults.append({"kind": "zone_loss", "target": question.lost_zone, **third})
+    if faults:
+        after = Scenario.model_validate({**dict(after), "faults": faults})
     return before, after
+
+
+def _changed(question: WhatIfQuestion, flow: FlowConfig) -> FlowConfig:
+    """The policies as they would be."""
+    lane = flow.lane
+    if question.routing and question.routing != lane.routing:
+        lane = replace(lane, routing=question.routing, routing_options={})
+    if question.deadline_s is not None:
+        lane = replace(lane, deadlines=replace(lane.deadlines, request_s=question.deadline_s))
+    hedge = flow.hedge
+    if question.hedge is not None:
+        hedge = replace(hedge, enabled=question.hedge)
+    return replace(flow, lane=lane, lanes={question.standing.model: lane}, hedge=hedge)
 
 
 def _scenario(
@@ -256,6 +344,8 @@ def answer(question: WhatIfQuestion, ran: Mapping[str, Any], planner: Planner) -
         "replica_requests_s": question.replica_requests_s,
         "now": ran["now"],
         "then": ran["then"],
+        "differences": ran.get("differences", []),
+        "changes": question.changes,
         "duration_s": ran["duration_s"],
         "took_s": ran["took_s"],
         "redundancy": rows,

@@ -31,6 +31,12 @@ class PlanPage {
       [name, h("input", { type: "number", id: `w-${name}`, name, required: true, ...attributes })]));
     this.model = h("select", { id: "w-model", onchange: () => this.fill() });
     this.zone = h("select", { id: "w-zone" });
+    this.routing = h("select", { id: "w-routing" });
+    this.hedge = h("select", { id: "w-hedge" }, [["", "as it is"], ["on", "on"], ["off", "off"]].map(([value, label]) => h("option", { value }, label)));
+    this.deadline = h("input", { type: "number", id: "w-deadline", min: 0, max: 86400, step: "any", placeholder: "as it is" });
+    this.fault = h("select", { id: "w-fault" });
+    this.seeds = h("input", { type: "number", id: "w-seeds", min: 1, max: 10, step: 1, value: 3 });
+    this.twin = h("input", { type: "file", id: "w-twin", accept: ".json,application/json" });
     this.problem = h("p", { class: "bad", role: "alert" });
     this.run = h("button", { type: "submit", class: "main" }, "Simulate");
     this.result = h("div", { "aria-live": "polite" });
@@ -42,6 +48,10 @@ class PlanPage {
     const form = h("form", { class: "whatif", onsubmit: (event) => { event.preventDefault(); this.ask(); } },
       h("fieldset", {}, h("legend", {}, "What changes"), field("w-model", "Model", this.model),
         named("replicas"), field("w-zone", "A zone is lost for a third of the time", this.zone), named("traffic")),
+      h("fieldset", {}, h("legend", {}, "Policies and faults"), field("w-routing", "Routing", this.routing),
+        field("w-hedge", "Hedging", this.hedge), field("w-deadline", "A request may take, s", this.deadline),
+        field("w-fault", "One replica has a fault for a third of the time", this.fault),
+        field("w-seeds", "Runs of each fleet", this.seeds), field("w-twin", "twin.json of 'holdfast twin calibrate'", this.twin)),
       h("fieldset", {}, h("legend", {}, "What it is like now"), ["rate", "prompt", "output", "stream_tokens_s", "first_token_s"].map(named)),
       h("fieldset", {}, h("legend", {}, "For the plan"), ["availability", "zone_availability", "target"].map(named)),
       h("div", { class: "tools" }, this.run, this.problem));
@@ -53,7 +63,11 @@ class PlanPage {
 
   async load() {
     try {
-      this.known = (await get("/whatif")).models;
+      const told = await get("/whatif");
+      this.known = told.models;
+      this.routing.replaceChildren(h("option", { value: "" }, "as it is"), ...told.routings.map((name) => h("option", { value: name }, name.replaceAll("_", " "))));
+      this.fault.replaceChildren(h("option", { value: "" }, "none"), ...told.faults.map((name) => h("option", { value: name }, name.replaceAll("_", " "))));
+      this.seeds.max = told.seeds_max;
     } catch (error) {
       put(this.problem, error.message);
       return;
@@ -75,6 +89,17 @@ class PlanPage {
   async ask() {
     const body = { model: this.model.value, lost_zone: this.zone.value };
     for (const [name, input] of this.inputs) body[name] = input.value === "" ? null : Number(input.value);
+    Object.assign(body, { routing: this.routing.value, fault: this.fault.value, seeds: Number(this.seeds.value) || 1,
+      hedge: this.hedge.value === "" ? null : this.hedge.value === "on", deadline_s: this.deadline.value === "" ? null : Number(this.deadline.value) });
+    const [chosen] = this.twin.files;
+    if (chosen) {
+      try {
+        body.twin = JSON.parse(await chosen.text());
+      } catch {
+        put(this.problem, `${chosen.name} is no JSON; choose a file that 'holdfast twin calibrate' wrote`);
+        return;
+      }
+    }
     this.run.disabled = true;
     put(this.run, "Simulating …");
     put(this.problem, "");
@@ -104,13 +129,32 @@ class PlanPage {
     const parts = [panel("Simulated", {}, h("p", {}, `${f.lasts(told.duration_s)} of traffic, in ${f.took(told.took_s)}.`),
       h("ul", { class: "notes" }, h("li", {}, `now: ${q.standing.replicas} replicas, ${f.short(q.rate)} requests/s`), h("li", {}, `then: ${change}`)),
       plainTable("Simulated", ["", "now", "then"], rows))];
-    if (q.lost_zone) parts.push(this.phases(then));
+    if (told.question.seeds > 1) parts.push(this.differences(told));
+    if (told.changes.length) {
+      parts.push(panel("To apply", {}, h("p", {}, "In the fleet file:"), plainTable("To apply", ["key", "now", "then"],
+        told.changes.map((one) => [one.key, one.before === null ? "as it is" : String(one.before), String(one.after)]))));
+    }
+    if (q.lost_zone || q.fault) parts.push(this.phases(then));
     parts.push(this.planned(told));
     this.result.replaceChildren(h("div", { class: "grid" }, parts));
   }
 
+  differences(told) {
+    const amount = (value, unit) => {
+      const sign = value > 0 ? "+" : value < 0 ? "−" : "±";
+      const size = Math.abs(value);
+      return sign + (unit === "share" ? `${f.short(size * 100)} pt` : unit === "s" ? f.took(size) : f.short(size));
+    };
+    const rows = told.differences.filter((one) => one.change).map((one) => {
+      const { mean, low, high } = one.change;
+      return [one.label, amount(mean, one.unit), `${amount(low, one.unit)} to ${amount(high, one.unit)}`, one.clear ? "beyond chance" : ""];
+    });
+    return panel("Difference", {}, h("p", {}, `Over ${told.question.seeds} runs with the same arrivals; 95 % intervals.`),
+      plainTable("Difference", ["", "then − now", "interval", ""], rows));
+  }
+
   phases(then) {
-    const names = { before: "before", during: "zone lost", after: "zone back" };
+    const names = { before: "before", during: "in trouble", after: "afterwards" };
     return panel("By phase, then", {}, plainTable("By phase", ["", "answered", "in the SLO", "TTFT, 95 %"],
       Object.entries(then.phases).map(([name, one]) => [names[name], f.nines(one.goodput), f.nines(one.slo_attainment), f.took(one.first_token_s.p95)])));
   }
