@@ -45,7 +45,7 @@ SIM_COMPILED: Final = (
     "clock",
     "engine",
     "engine_parameters",
-    "prefix_cache",
+    "memory/prefix_cache",
     "request_record",
     "results",
     "hosts/shared_host",

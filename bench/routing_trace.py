@@ -29,7 +29,7 @@ from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import ConfigError, Replica
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
-from holdfast.sim.prefix_cache import PrefixCache
+from holdfast.sim.memory.prefix_cache import PrefixCache
 from holdfast.sim.results import quantiles
 from holdfast.sim.workload import Workload, arrivals
 from holdfast.sim.world import World
@@ -121,8 +121,10 @@ def run(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 seconds=seconds,
                 speed=given.speed,
             )
-            rows[policy] = mean([measure(setup, seed) for seed in range(1, given.seeds + 1)])
-            print(f"{blocks} blocks: {policy}", file=sys.stderr)
+            row = rows[policy] = mean([measure(setup, seed) for seed in range(1, given.seeds + 1)])
+            told = f"reuse {row['reuse']:.1%}, TTFT {row['ttft_mean_s']:.3f} s, "
+            told += f"p99 {row['ttft_p99_s']:.3f} s"
+            print(f"{blocks} blocks, {policy}: {told}", file=sys.stderr, flush=True)
     return {
         "benchmark": "routing_trace",
         "python": platform.python_version(),

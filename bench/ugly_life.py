@@ -14,7 +14,7 @@ from typing import Any, Final
 from holdfast.core.types import Replica
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
-from holdfast.sim.memory_model import MemoryModel
+from holdfast.sim.memory.memory_model import MemoryModel
 from holdfast.sim.random_streams import stream
 from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Workload

@@ -37,7 +37,7 @@ from holdfast.sim.clock import CONTROL, WORLD
 from holdfast.sim.diagnosis import DiagnosisDriver, ObservationModel
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
-from holdfast.sim.memory_model import MemoryModel
+from holdfast.sim.memory.memory_model import MemoryModel
 from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World

@@ -86,7 +86,7 @@ from holdfast.core.messages import (
 )
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import SECOND, Replica, State, nanos, seconds
-from holdfast.sim.memory_model import MemoryModel
+from holdfast.sim.memory.memory_model import MemoryModel
 from holdfast.sim.random_streams import stream
 from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 from holdfast.sim.world import World

@@ -21,7 +21,7 @@ earlier prompt left there. Memory is reserved for a request as if it shared noth
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import sqrt
 from typing import Final
@@ -29,7 +29,7 @@ from typing import Final
 from holdfast.core.types import nanos
 from holdfast.sim.clock import TRAFFIC, Clock
 from holdfast.sim.engine_parameters import EngineParameters
-from holdfast.sim.prefix_cache import PrefixCache
+from holdfast.sim.memory.prefix_cache import PrefixCache
 from holdfast.sim.request_record import ACTIVE, GONE, LEAVING, PARKED, WAITING, EngineRun
 
 _NOBODY: Final[list[EngineRun]] = []
@@ -500,7 +500,7 @@ class Engine:
         gaps.append((now, duration))
 
 
-def _prefix(run: EngineRun) -> tuple[int, ...]:
+def _prefix(run: EngineRun) -> Sequence[int]:
     """The block hashes of a run's prompt; a canary's prompt is like no other."""
     return () if run.owner is None else run.owner.request.prefix
 

@@ -10,7 +10,7 @@ from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Request
 from holdfast.sim.clock import Clock
 from holdfast.sim.engine import Engine
 from holdfast.sim.engine_parameters import EngineParameters
-from holdfast.sim.prefix_cache import PrefixCache
+from holdfast.sim.memory.prefix_cache import PrefixCache
 from holdfast.sim.request_record import EngineRun, RequestRecord
 
 BLOCK = 100  # tokens
