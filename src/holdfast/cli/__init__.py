@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "aws": "aws:aws",
     "render": "render:render",
     "keys": "keys:keys",
+    "idempotency": "idempotency:idempotency",
     "plan": "plan:plan",
     "simulate": "simulation:simulate",
     "stand-in": "standin:stand_in",
