@@ -332,3 +332,16 @@ def test_secrets_that_every_user_can_read_are_named(tmp_path, monkeypatch):
     assert told() == [str(engine)]
     engine.unlink()
     assert told() == []
+
+
+def test_idempotency_without_tenants_or_with_too_short_a_life_is_a_warning():
+    tenants = [{"name": "a", "keys": ["sha256:" + "0" * 64]}]
+    sound = {"idempotency": {"enabled": True, "store": {"path": "/var/lib/holdfast/keys.db"}}}
+    assert check_file(file(gateway=sound, tenants=tenants)) == []
+    assert check_file(file(gateway={"idempotency": {"policy": {"ttl_s": 1}}})) == []  # it is off
+    risky = {"idempotency": {"enabled": True, "store": {"path": "keys.db"}, "policy": {"ttl_s": 5}}}
+    found = told(check_file(file(gateway=risky)))
+    assert "share their idempotency keys" in found["gateway.idempotency"].problem
+    assert found["gateway.idempotency.store.path"].fix == "write the whole path"
+    assert "600 s" in found["gateway.idempotency.policy.ttl_s"].problem
+    assert {advice.level for advice in found.values()} == {AdviceLevel.WARNING}

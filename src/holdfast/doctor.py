@@ -187,6 +187,24 @@ def _admin_roles(file: FleetFile) -> Found:
         yield Advice(AdviceLevel.NOTE, "admin.open_read", told, "remove it to ask for a token")
 
 
+def _idempotency(file: FleetFile) -> Found:
+    section = file.gateway.idempotency
+    if not section.enabled:
+        return
+    field = "gateway.idempotency"
+    if not file.tenants:
+        told = "all callers share their idempotency keys, since the file names no tenants"
+        yield Advice(AdviceLevel.WARNING, field, told, "give each client a tenant of its own")
+    if section.store.path is not None and not section.store.path.is_absolute():
+        told = "depends on the folder in which the fleet is started: elsewhere all keys are new"
+        yield Advice(AdviceLevel.WARNING, f"{field}.store.path", told, "write the whole path")
+    longest = max((model.deadlines.request_s for model in file.models), default=0.0)
+    if section.policy.ttl_s < longest:
+        told = f"is shorter than a request may take, {longest:g} s: its retry may come too late"
+        fix = f"use more than {longest:g}"
+        yield Advice(AdviceLevel.WARNING, f"{field}.policy.ttl_s", told, fix)
+
+
 def _agents(file: FleetFile) -> Found:
     """Whose token speaks for which host."""
     ids = {one.replica.id for one in file.replicas()}
@@ -301,6 +319,7 @@ _OF_FILE: Final[tuple[Callable[[FleetFile], Found], ...]] = (
     _retries_times_layers,
     _unbounded_ejection,
     _admin_roles,
+    _idempotency,
     _agents,
 )
 _OF_MODEL: Final[tuple[Callable[[FleetFile, ModelSection], Found], ...]] = (

@@ -1,6 +1,11 @@
-"""The promises of a key store, asked of the one in memory and of the SQLite file."""
+"""The promises of a key store, asked of the one in memory and of every adapter.
 
+The servers (PostgreSQL, Valkey) are started by ``make test-stores`` only.
+"""
+
+import os
 import sqlite3
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,14 +15,46 @@ from holdfast.core.request.idempotency.key_record import KeyName
 from holdfast.ports import KeyStoreError
 from holdfast.storage.key_stores.sqlite_keys import SqliteKeys
 from holdfast.testing.key_store import MemoryKeys
+from holdfast.testing.store_servers import PostgresServer, ValkeyServer
+
+EMPTY = """
+DROP TABLE IF EXISTS holdfast_keys, holdfast_key_pieces, holdfast_key_usage, holdfast_key_owners,
+    holdfast_key_purges
+"""
+SERVERS = ["postgres", "valkey"] if os.environ.get("HOLDFAST_STORES") else []
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", *SERVERS])
 def opened(request, tmp_path):
     if request.param == "memory":
         shared = MemoryKeys()
         return lambda: shared
-    return lambda: SqliteKeys(tmp_path / "keys.db")
+    if request.param == "sqlite":
+        return lambda: SqliteKeys(tmp_path / "keys.db")
+    server = request.getfixturevalue(request.param)
+    if request.param == "postgres":
+        import psycopg  # noqa: PLC0415 an extra
+
+        from holdfast.storage.key_stores.postgres_keys import PostgresKeys  # noqa: PLC0415
+
+        with psycopg.connect(server.url) as connection:
+            connection.execute(EMPTY)
+        return lambda: PostgresKeys(server.url)
+    from holdfast.storage.key_stores.redis_keys import RedisKeys  # noqa: PLC0415 an extra
+
+    return lambda: RedisKeys(server.url, prefix=f"{request.node.name}:")
 
 
 @pytest.mark.parametrize("promise", promises.OF_ONE_STORE, ids=lambda p: p.__name__)
@@ -97,3 +134,42 @@ def test_a_directory_that_cannot_be_written_is_an_error_of_the_store(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(KeyStoreError):
         SqliteKeys(tmp_path / "file" / "keys.db").usage()
+
+
+# --- of the servers alone -------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not SERVERS, reason="make test-stores")
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({"aof": False}, "appendonly yes"), ({"policy": "allkeys-lru"}, "noeviction")],
+)
+def test_a_server_that_forgets_is_refused_with_the_setting_that_mends_it(settings, word):
+    from holdfast.storage.key_stores.redis_keys import RedisKeys  # noqa: PLC0415 an extra
+
+    with ValkeyServer(**settings) as server:
+        store = RedisKeys(server.url)
+        with pytest.raises(KeyStoreError, match=word):
+            store.beat("g", 0)
+        store.close()
+
+
+@pytest.mark.skipif(not SERVERS, reason="make test-stores")
+@pytest.mark.parametrize("kind", ["postgres", "valkey"])
+def test_a_server_that_is_killed_is_an_error_and_back_with_all_it_had(kind):
+    from holdfast.storage.key_stores.postgres_keys import PostgresKeys  # noqa: PLC0415 an extra
+    from holdfast.storage.key_stores.redis_keys import RedisKeys  # noqa: PLC0415 an extra
+
+    with PostgresServer() if kind == "postgres" else ValkeyServer() as server:
+        store = PostgresKeys(server.url) if kind == "postgres" else RedisKeys(server.url)
+        promises.one(store, promises.NAME, promises.claim())
+        promises.one(store, promises.NAME, promises.finish())
+        before = promises.seen(store)
+        server.kill()
+        with pytest.raises(KeyStoreError) as caught:
+            store.usage()
+        assert "Traceback" not in str(caught.value)
+        server.start()
+        assert promises.seen(store) == before
+        assert promises.one(store, promises.NAME, promises.claim("e2")).outcome == "join"
+        store.close()

@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "render": "render:render",
     "keys": "keys:keys",
     "bench": "bench:bench",
+    "idempotency": "idempotency:idempotency",
     "plan": "plan:plan",
     "simulate": "simulation:simulate",
     "twin": "twin:twin",

@@ -1,0 +1,5 @@
+"""The commands of ``holdfast idempotency``."""
+
+from holdfast.cli.idempotency.commands import idempotency
+
+__all__ = ["idempotency"]
