@@ -138,6 +138,9 @@ lock:
 	  --no-header --no-annotate --group web -c requirements.lock -o requirements-web.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group platforms -c requirements.lock -o requirements-platforms.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --extra kubernetes --extra aws --extra otel --group container \
+	  -c requirements.lock pyproject.toml -o requirements-container.txt
 	uv pip compile --python-version 3.14 --no-deps --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group istio >> requirements-platforms.txt
 

@@ -131,7 +131,7 @@ def test_a_secret_is_named_and_never_read(tmp_path, monkeypatch):
     [
         (["envoy", "-c", EXAMPLES / "fleet.yaml"], "--without-keys"),
         (["envoy", "-c", EXAMPLES / "kubernetes.yaml"], "--service llama="),
-        (["istio", "-c", EXAMPLES / "launch.yaml"], "models.0.launch"),
+        (["istio", "-c", EXAMPLES / "launch.yaml"], "models[0].launch"),
         (["istio", "-c", EXAMPLES / "minimal.yaml", "--service", "x=a:1"], "no model of the file"),
         (["istio", "-c", EXAMPLES / "launch.yaml", "--service", "smollm2=a"], "smollm2=NAME"),
         (["istio", "-c", EXAMPLES / "launch.yaml", "--service", "smollm2=a:0"], "smollm2=NAME"),
@@ -152,14 +152,14 @@ def test_replicas_of_one_model_need_one_scheme_and_path(tmp_path):
     urls = ["http://10.0.0.1:8000", "https://10.0.0.2:8000"]
     result = run("envoy", "-c", written(tmp_path, models=[one(endpoints=urls)]))
     assert result.exit_code == 2
-    assert "models.0.endpoints" in result.output
+    assert "models[0].endpoints" in result.output
 
 
 def test_models_that_kubernetes_cannot_tell_apart_are_refused(tmp_path):
     other = one(name="M", endpoints=["http://10.0.0.9:8000"])
     result = run("istio", "-c", written(tmp_path, models=[one(), other]))
     assert result.exit_code == 2
-    assert "models.1.name" in result.output
+    assert "models[1].name" in result.output
 
 
 @pytest.mark.parametrize(

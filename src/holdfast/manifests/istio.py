@@ -41,7 +41,7 @@ def check_names(rules: tuple[ProxyRules, ...]) -> None:
         first = taken.setdefault(resource_name(rule.model), rule.model)
         problem = f"is {rule.model!r}, which has the same name in Kubernetes as {first!r}"
         fix = "rename one: only lower-case letters, digits and dashes are kept"
-        require(first == rule.model, f"models.{index}.name", problem, fix)
+        require(first == rule.model, f"models[{index}].name", problem, fix)
 
 
 def resource_name(model: str) -> str:

@@ -78,7 +78,7 @@ def _memory(
         problem = f"has {gpus * workload.hosts} devices for a replica, and it needs {needed}"
         fix = f"set tensor_parallel: {figures['tensor']}, pipeline_parallel: {figures['pipeline']}"
         fits = gpus * workload.hosts >= needed
-        require(fits, f"workloads.{index}.launch", problem, fix)
+        require(fits, f"workloads[{index}].launch", problem, fix)
         reserved = figures["host_reservation_bytes"] / workload.hosts
     else:
         reserved = figures["reservation_bytes"]
@@ -102,7 +102,7 @@ def _planned(workload: WorkloadSection, index: int) -> dict[str, Any]:
         return dict(MEMORY.ask(asked).figures)
     except ConfigError as error:
         field = {"model": "planned_as"}.get(error.field, error.field)
-        raise ConfigError(f"workloads.{index}.{field}", error.problem, error.fix) from error
+        raise ConfigError(f"workloads[{index}].{field}", error.problem, error.fix) from error
 
 
 __all__ = ["PodResources", "resources_of"]

@@ -169,7 +169,7 @@ def _words(plan: PodPlan) -> list[str]:
     try:
         words = command_line(dialect(plan.model.engine), spec)
     except ConfigError as error:
-        field = f"workloads.{plan.index}.{error.field}"
+        field = f"workloads[{plan.index}].{error.field}"
         raise ConfigError(field, error.problem, error.fix) from error
     return [word.replace(PYTHON, "python3") for word in words]
 
@@ -177,7 +177,7 @@ def _words(plan: PodPlan) -> list[str]:
 def _launch_spec(plan: PodPlan) -> LaunchSpec:
     launch = plan.workload.launch
     fix = "remove it: the engine's own image has its own server"
-    require(not launch.embedded, f"workloads.{plan.index}.launch.embedded", "is set", fix)
+    require(not launch.embedded, f"workloads[{plan.index}].launch.embedded", "is set", fix)
     return LaunchSpec(
         weights=launch.weights,
         served_as=plan.model.served_as or plan.model.name,

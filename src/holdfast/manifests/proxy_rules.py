@@ -159,7 +159,7 @@ def _rules(file: FleetFile, index: int, service: str | None, *, streams_only: bo
 def _targets(model: ModelSection, index: int, service: str | None) -> Targets:
     if not model.endpoints:
         return _service(model, index, service)
-    where = f"models.{index}.endpoints"
+    where = f"models[{index}].endpoints"
     fix = "leave the service out, or the endpoints"
     require(service is None, where, "is set, and so is a service for the model", fix)
     kinds: set[tuple[bool, str]] = set()
@@ -187,7 +187,7 @@ def _service(model: ModelSection, index: int, service: str | None) -> Targets:
         kind = "launch" if model.launch is not None else "discover"
         problem = "has no addresses in the file: a proxy has to be told a name"
         fix = f"add --service {model.name}=NAME.NAMESPACE.svc:PORT, a headless Service"
-        raise ConfigError(f"models.{index}.{kind}", problem, fix)
+        raise ConfigError(f"models[{index}].{kind}", problem, fix)
     host, _, port = service.rpartition(":")
     well = bool(host) and port.isdecimal() and 1 <= int(port) <= 65_535 and "/" not in host
     fix = f"write {model.name}=NAME.NAMESPACE.svc:PORT"

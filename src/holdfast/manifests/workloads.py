@@ -40,7 +40,7 @@ def manifests(file: FleetFile, workloads: WorkloadFile) -> tuple[list[dict[str, 
         first = names.setdefault(plan.name, plan.model.name)
         problem = f"is {plan.model.name!r}, which has the same name in Kubernetes as {first!r}"
         own = first == plan.model.name
-        require(own, f"workloads.{index}.model", problem, "rename one of the models")
+        require(own, f"workloads[{index}].model", problem, "rename one of the models")
         notes += plan.resources.notes
         documents += [_service(plan), _workload(plan), _budget(plan)]
     return documents, notes
@@ -51,7 +51,7 @@ def _plan(
 ) -> PodPlan:
     by_name = {model.name: model for model in file.models}
     known = ", ".join(list(by_name)[:6])
-    where = f"workloads.{index}"
+    where = f"workloads[{index}]"
     problem = f"is {workload.model!r}, which is no model of the fleet file"
     require(workload.model in by_name, f"{where}.model", problem, f"use one of {known}")
     model = by_name[workload.model]

@@ -54,7 +54,10 @@ def test_pods_come_outlive_a_control_and_leave_at_once(world, tmp_path):
             await asyncio.to_thread(kube.await_watch, "pods")
             kube.put("pods", pod("m-abc", model="m", ip="127.0.0.1"))
             await world.until(lambda: control.admin.model_ready("m")[0])
+            await world.until(lambda: control.admin.replica_ready("m", "m-abc"))
+            assert control.admin.replica_ready("m", "stranger") is None
             await control.admin.drain("m-abc")
+            await world.until(lambda: not control.admin.replica_ready("m", "m-abc"))
         kube.refuse("*", 503)  # the next control finds nobody who could tell it of pods
         async with running(tmp_path) as control:
             await world.until(lambda: set(control.loop.deployed) == {"m-abc"})
