@@ -116,7 +116,10 @@ SAID_HERE: Final = {
     "ModelSection.discover": "replicas that a source finds; instead of `endpoints`",
     **{
         f"{section}.{key}": said
-        for section in ("AwsSection", "KubernetesSection", "LocalSection", "AgentsSection")
+        for section in (
+            *("AwsSection", "KubernetesSection", "RaySourceSection"),
+            *("LocalSection", "AgentsSection"),
+        )
         for key, said in {
             "type": "which kind of platform it is",
             "name": "its name on every row that it feeds; left out: its type",
@@ -139,6 +142,14 @@ SAID_HERE: Final = {
     "AwsSection.read_gpus": "false: the CloudWatch agent's figures of GPUs are not asked for",
     "AwsSection.read_memory": "false: Container Insights are not asked what replicas really use",
     "AwsSection.phase_key": "in JSON lines of logs: the key that says loading, loaded, request",
+    "RaySourceSection.dashboard_url": "the dashboard of the cluster's head",
+    "RaySourceSection.zone_label": "the label of nodes that names their zone",
+    "RaySourceSection.token_file": "the file with the bearer token, where the cluster asks for one",
+    "FleetFile.ray": "the cluster that replicas with `launch.on: ray` run on",
+    "RaySection.address": "`auto`: the cluster that this host is a node of",
+    "RaySection.namespace": "of actors and records; one for each fleet on a cluster",
+    "RaySection.zone_label": "the label of nodes that names their zone",
+    "RaySection.lease_s": "replicas that no control asked for so long end and free their GPUs",
     "KubernetesSection.kubeconfig": "a path; left out: this pod's account, `$KUBECONFIG`, or "
     "`~/.kube/config`",
     "KubernetesSection.context": "of the kubeconfig; left out: its current one",
@@ -279,6 +290,9 @@ SAID_HERE: Final = {
     "models.ModelSection.filesystem": "the name of what its weights are read from, where several "
     "replicas share one",
     "LaunchSection.memory": "what the platform grants each replica; said, not enforced here",
+    "LaunchSection.on": "left out: this host; `ray`: the nodes of [a Ray "
+    "cluster](../operating/ray.md)",
+    "LaunchSection.cpus": "set aside for each replica on its node; only with `on`",
     "LaunchSection.replicas": "to begin with, up to 256; called name-1, name-2, …",
     "LaunchSection.zones": "over which they are dealt out; a new revision goes zone by zone",
     "LaunchSection.region": "where all of them are",

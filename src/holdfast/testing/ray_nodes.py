@@ -6,9 +6,10 @@ takes its workers along, as a machine would.
 """
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 START_S: Final = 300.0  # for a node to come up; Ray's own 30 s are too few on a busy machine
@@ -55,7 +56,11 @@ class RayNodes:
 
 def node_options(name: str, **more: Any) -> dict[str, Any]:
     """The options of one small node."""
+    # A raylet that has to learn these ports from its agents gives up after 15 s, and its node too.
+    names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")
+    ports = _free_ports(len(names) + 1)
     return {
+        **dict(zip((*names, "dashboard_agent_listen_port"), ports, strict=True)),
         "num_cpus": 4,
         "num_gpus": 4,  # on paper: nothing here computes
         "object_store_memory": 80 << 20,
@@ -63,6 +68,15 @@ def node_options(name: str, **more: Any) -> dict[str, Any]:
         "include_log_monitor": False,
         **more,
     }
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nothing listens on now, each another one."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
 
 
 def _patient(look: Callable[..., Any]) -> Callable[..., Any]:

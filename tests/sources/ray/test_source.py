@@ -74,7 +74,7 @@ def play(dashboard, scene, **more):
 def test_it_reads_hosts_and_applications_and_tells_of_changes(dashboard):
     async def scene(source):
         assert not source.known
-        assert await source.changed(-1) == 1
+        assert await source.changed(0) == 1
         assert source.known
         reading = await source.read()
         assert [host.id for host in reading.hosts] == ["10.0.0.1-aaaa"]

@@ -49,6 +49,31 @@ def test_an_end_nobody_asked_for_is_evidence_with_its_code_and_its_place():
     assert found.numbers == {"code": 1.0, "uptime_s": 4_000.0}
 
 
+def test_an_end_with_its_host_is_evidence_about_the_host_alone_and_once_for_all_on_it():
+    census = ReplicaRegistry()
+    for name in ("r1", "r2"):
+        census.take(Declared(name, "m", "1", host="h1"))
+    detector = ProcessEndDetector(ProcessEndConfig(), census)
+    lost = ProcessEnded("r1", phase="serving", reason="its node is dead", host_lost=True)
+    [found] = detector.take(lost, SECOND)
+    assert found.sign is Sign.HOST_LOST
+    assert found.about == About(host="h1")
+    assert found.text == "r1 ended with its host h1: its node is dead"
+    other = ProcessEnded("r2", phase="serving", host_lost=True)
+    assert told(detector, (1.1, other)) == []
+
+
+def test_an_end_with_a_host_that_nobody_knows_is_an_end():
+    census = ReplicaRegistry()
+    census.take(Declared("r1", "m", "1"))
+    detector = ProcessEndDetector(ProcessEndConfig(), census)
+    assert Sign.EXITED in told(detector, (1, ProcessEnded("r1", host_lost=True)))
+
+
+def test_a_host_that_is_lost_on_purpose_is_no_evidence():
+    assert told(made(), (1, ProcessEnded("r1", asked=True, host_lost=True))) == []
+
+
 @pytest.mark.parametrize("end", [{"code": 137}, {"signal": 9}, {"code": -9}])
 def test_a_kill_without_a_witness_is_a_sign_of_its_own(end):
     signs = told(made(), (0, ProcessEnded("r1", **end)))
