@@ -882,7 +882,7 @@ def test_whose_supervisor_was_killed_before_it_began_ends_at_once(tmp_path, list
     place = f"Path({str(tmp_path)!r}), {given}"
     calls = {
         "control": f"run_control(Path({str(path)!r}), {place}, None, {notices})",
-        "gateway": f"run_gateway(0, {place}, {notices})",
+        "gateway": f"run_gateway(0, Path({str(tmp_path)!r}), {place}, {notices})",
     }
     code = "from holdfast.wire.serve import run_control, run_gateway; from pathlib import Path\n"
     try:
