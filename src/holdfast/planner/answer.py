@@ -53,9 +53,9 @@ class ChartSeries:
 
     name: str
     points: tuple[tuple[float, float], ...]
+    spans: tuple[tuple[float, float, float], ...] = ()  # (x, low, high): how sure a point is
     marks_only: bool = False  # single points, no line through them
     point_names: tuple[str, ...] = ()  # written beside each point, where there are any
-    spans: tuple[tuple[float, float, float], ...] = ()  # (x, low, high): how sure a point is
 
 
 @dataclass(slots=True, frozen=True)
@@ -68,9 +68,9 @@ class PlanChart:
     series: tuple[ChartSeries, ...]
     kind: ChartKind = ChartKind.LINE
     labels: tuple[str, ...] = ()  # BARS: below each bar
-    log_y: bool = False  # values above 0 over several powers of ten
     limit: float | None = None  # a level line
     limit_label: str = ""
+    log_y: bool = False  # values above 0 over several powers of ten
 
 
 @dataclass(slots=True, frozen=True)

@@ -269,11 +269,11 @@ class World:
         if not unit.serving or unit.touched:
             self._send_to_troubled(run, unit, now)
         elif unit.overhead:
-            self.clock.at(now + unit.overhead, TRAFFIC, self._submit, (run, unit))
+            self.clock.at(now + unit.overhead, TRAFFIC, self._reach_engine, (run, unit))
         elif not unit.engine.submit(run, now):
             self._end_later(run, Kind.BAD_REQUEST, REFUSED_AFTER, now)
 
-    def _submit(self, sent: tuple[EngineRun, SimulatedReplica], now: int) -> None:
+    def _reach_engine(self, sent: tuple[EngineRun, SimulatedReplica], now: int) -> None:
         """An attempt has reached its replica, unless it was called back on the way."""
         run, unit = sent
         record = run.owner
