@@ -74,7 +74,7 @@ $(RAY_STAMP): requirements.lock requirements-ray.txt pyproject.toml
 
 # Real PostgreSQL and Valkey servers, from packages that carry them: some 70 MB, a minute to run.
 test-stores: $(STORES_STAMP)
-	HOLDFAST_STORES=1 $(STORES)/bin/python -m pytest tests/contract/test_durable_queue.py tests/stores -p no:cacheprovider
+	HOLDFAST_STORES=1 $(STORES)/bin/python -m pytest tests/contract/test_durable_queue.py tests/contract/test_key_store.py tests/contract/test_leadership.py tests/stores -p no:cacheprovider
 
 $(STORES_STAMP): requirements.lock requirements-stores.txt pyproject.toml
 	$(PYTHON) -m venv $(STORES)

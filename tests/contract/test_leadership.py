@@ -15,9 +15,10 @@ from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.leadership import KubernetesLeadership
 from holdfast.storage.leadership.postgres import PostgresLeadership
 from holdfast.storage.leadership.sqlite import SqliteLeadership
+from holdfast.testing.store_servers import PostgresServer
 
 LEASE_S = 6.0
-POSTGRES = "HOLDFAST_TEST_POSTGRES"
+SERVERS = ["postgres"] if os.environ.get("HOLDFAST_STORES") else []
 
 
 class Clock:
@@ -45,7 +46,14 @@ class Stores:
         self.lease_s = lease_s
 
 
-@pytest.fixture(params=["sqlite", "kubernetes", "postgres"])
+@pytest.fixture(scope="module")
+def database():
+    """A real PostgreSQL server."""
+    with PostgresServer() as server:
+        yield server.url
+
+
+@pytest.fixture(params=["sqlite", "kubernetes", *SERVERS])
 def play(request, tmp_path):
     """Run a scene with two stores of one lease."""
 
@@ -70,9 +78,7 @@ def play(request, tmp_path):
 
                 asyncio.run(main(Stores(open_one, clock)))
         else:
-            url, name = os.environ.get(POSTGRES, ""), uuid.uuid4().hex
-            if not url:
-                pytest.skip(f"needs a PostgreSQL server: set {POSTGRES} (make test-stores)")
+            url, name = request.getfixturevalue("database"), uuid.uuid4().hex
             stores = Stores(lambda: PostgresLeadership(url, name), RealClock(), 1.0)
             asyncio.run(main(stores))
 
