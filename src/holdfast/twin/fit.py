@@ -30,8 +30,10 @@ from holdfast.twin.regression import step_coefficients
 from holdfast.twin.replay import replay
 
 REQUESTS_MIN: Final = 50  # of fewer, the p95 of the part that is held out is one request
+_OVERHEAD_MS: Final = 0.1  # at least: a gateway and a loopback take that
 _TINY_MS: Final = 1e-7  # stands for a coefficient of nothing, which has no logarithm
 _SPREAD: Final = 0.2  # of the first simplex: the regression is within a fifth
+_SPREAD_FREE: Final = 0.7  # and of overhead and neighbours, of which less is known: a factor of two
 _SHARES: Final = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)  # tried, of neighbours on a host
 _WORTH: Final = 0.97  # of the residual without neighbours
 _WEIGHTS: Final = (("mean", 0.5), ("p50", 1.0), ("p95", 0.25))  # pauses of a host raise a tail
@@ -128,10 +130,11 @@ class _Search:
 
         begin = point = _point(start)
         # A second simplex from where the first one ended: one alone may collapse too early.
-        point, _ = minimise(value, point, [_SPREAD] * len(point), calls_max=calls * 2 // 3)
-        point, least = minimise(value, point, [-_SPREAD / 2] * len(point), calls_max=calls // 3)
+        spread = [_SPREAD] * _STEP + [_SPREAD_FREE] * (len(point) - _STEP)
+        point, _ = minimise(value, point, spread, calls_max=calls * 2 // 3)
+        point, least = minimise(value, point, [-x / 2 for x in spread], calls_max=calls // 3)
         self._planned += calls
-        self._done = self._planned
+        self._done = max(self._done, self._planned)
         return least, _law(point, start)
 
 
@@ -220,34 +223,43 @@ def estimate(
     tries = [(1, 0.0)]
     for room in range(1, min(4, _crowd(requests, hosts))):
         tries += [(room, share) for share in _SHARES]
-    least = 0.0
-    law = base
-    for room, share in tries:
-        found, miss = step_coefficients(requests, hosts, room=room, share=share)
-        # Sharing a host must explain something: else noise would have neighbours.
-        if (room, share) == (1, 0.0) or miss < least * _WORTH:
-            least = miss
-            step, sequence, kv, prompt = (1e3 * value for value in found)
-            law = replace(
-                base,
-                step_ms=max(step, _TINY_MS),
-                per_sequence_ms=sequence,
-                per_kv_token_ms=kv,
-                per_prompt_token_ms=prompt,
-                host_room=room,
-                neighbour_share=share,
-            )
+    found = [(step_coefficients(requests, hosts, room=r, share=s), r, s) for r, s in tries]
+    best = min(found, key=lambda one: one[0][1])
+    # Sharing a host must explain something: else noise would have neighbours.
+    if best[0][1] > found[0][0][1] * _WORTH:
+        best = found[0]
+    (values, _), room, share = best
+    step, sequence, kv, prompt = (1e3 * value for value in values)
+    law = replace(
+        base,
+        step_ms=max(step, _TINY_MS),
+        per_sequence_ms=sequence,
+        per_kv_token_ms=kv,
+        per_prompt_token_ms=prompt,
+        host_room=room,
+        neighbour_share=share,
+    )
     if law.step_ms + law.per_sequence_ms <= 2 * _TINY_MS:  # answers of one token: no decode seen
         quick = sorted(one.times.first_token_s for one in requests)[len(requests) // 10]
         law = replace(law, step_ms=500.0 * quick, per_prompt_token_ms=0.01 * quick)
+    return replace(law, overhead_ms=_overhead_ms(requests, law, hosts))
+
+
+def _overhead_ms(
+    requests: Sequence[MeasuredRequest], law: EngineParameters, hosts: Mapping[str, str] | None
+) -> float:
+    """What the quickest first tokens took beyond the engine: they waited for nobody."""
     told = replay(requests, law, hosts)
     late = sorted(
-        one.times.first_token_s - sim.first_token_s
-        for one, sim in zip(requests, told, strict=True)
-        if sim is not None
+        (one.times.first_token_s - law.per_prompt_token_ms * one.prompt / 1e3, number)
+        for number, one in enumerate(requests)
+    )[: max(5, len(requests) // 5)]
+    beyond = sorted(
+        requests[number].times.first_token_s - sim.first_token_s
+        for _, number in late
+        if (sim := told[number]) is not None
     )
-    overhead = 1e3 * late[len(late) // 4] if late else 0.0
-    return replace(law, overhead_ms=max(0.1, overhead))
+    return max(_OVERHEAD_MS, 1e3 * beyond[len(beyond) // 2]) if beyond else _OVERHEAD_MS
 
 
 def _crowd(requests: Sequence[MeasuredRequest], hosts: Mapping[str, str] | None) -> int:

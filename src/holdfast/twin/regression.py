@@ -52,7 +52,7 @@ def step_coefficients(
     # By what such an answer usually takes, not by what it took: a burst after a pause took nothing.
     usual = [pace * terms[0] for terms, _ in rows]
     weights = [1.0 / scale for scale in usual]
-    found = (0.0,) * _TERMS
+    found: tuple[float, ...] = (0.0,) * _TERMS
     misses: list[float] = []
     for _ in range(_ROBUST):
         found = _least_squares(rows, weights)
@@ -167,7 +167,8 @@ def _least_squares(rows: Sequence[Row], weights: Sequence[float]) -> tuple[float
             right[i] += square * terms[i] * took
             for j in range(_TERMS):
                 matrix[i][j] += square * terms[i] * terms[j]
-    best, least = (0.0,) * _TERMS, whole
+    best: tuple[float, ...] = (0.0,) * _TERMS
+    least = whole
     for size in range(1, _TERMS + 1):
         for chosen in combinations(range(_TERMS), size):
             solved = _solve(

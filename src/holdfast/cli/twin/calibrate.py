@@ -198,7 +198,7 @@ def _hosts(
 def _cold_start(admin: Admin, model: str) -> float | None:
     """The median time from a launch to ready, of the events that control still has."""
     begun: dict[str, float] = {}
-    took = []
+    took: list[float] = []
     for event in admin.told("/events?limit=1000")["events"]:
         if event["model"] != model:
             continue
@@ -206,7 +206,7 @@ def _cold_start(admin: Admin, model: str) -> float | None:
         if what == "starting":
             begun[replica] = event["at"]
         elif what == "ready" and replica in begun:
-            took.append(event["at"] - begun.pop(replica))
+            took.append(float(event["at"]) - begun.pop(replica))
     if not took:
         click.echo("no start of a replica is among the fleet's events", err=True)
         return None

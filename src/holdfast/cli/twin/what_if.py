@@ -149,7 +149,8 @@ def _amount(value: float, unit: str, *, signed: bool = False) -> str:
 
 def _verdict(rows: Sequence[Difference]) -> str:
     """What is better and worse beyond chance, in one sentence."""
-    better, worse = [], []
+    better: list[str] = []
+    worse: list[str] = []
     for row in rows:
         if row.clear and row.change is not None and row.figure.better:
             good = row.change.mean * row.figure.better > 0

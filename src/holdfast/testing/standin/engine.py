@@ -113,7 +113,9 @@ class StandInEngine:
         self._breaking: Ailment | None = None
         self._since = 0  # of the fault
         options = self.options
-        self.pace = round(options.tpot_ms * options.tokens_per_chunk * MILLISECOND)
+        # In a batch a job is given one turn per step: it only must not take several at once.
+        pace_ms = options.step_ms or options.tpot_ms
+        self.pace = round(pace_ms * options.tokens_per_chunk * MILLISECOND)
 
     # --- requests
 
