@@ -44,7 +44,9 @@ ANSWER: Final = Lengths(mean=200.0)
 class BesideWorld(World):
     """A world into which a batch runner sends items, by its policy or by a fixed number."""
 
-    def __init__(self, setup: Experiment, seed: int, config: SpareCapacityConfig | None, fixed: int):
+    def __init__(
+        self, setup: Experiment, seed: int, config: SpareCapacityConfig | None, fixed: int
+    ):
         super().__init__(setup, seed)
         self._policy = SpareCapacity(config) if config is not None else None
         self._config = config or SpareCapacityConfig()

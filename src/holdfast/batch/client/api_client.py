@@ -130,7 +130,9 @@ class BatchApiClient:
             try:
                 return self._once(method, path, headers, pieces, take)
             except (OSError, http.client.HTTPException) as error:
-                failed = BatchApiError(f"no answer from {self._host}: {str(error) or type(error).__name__}")
+                failed = BatchApiError(
+                    f"no answer from {self._host}: {str(error) or type(error).__name__}"
+                )
             except BatchApiError as error:
                 if error.status not in _AGAIN:
                     raise
