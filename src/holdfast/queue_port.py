@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 PAYLOAD_BYTES_MAX: Final = 1 << 20  # of one item, and of one result; larger ones go to a file
 NAME_CHARACTERS_MAX: Final = 256  # of a queue, id, group, tenant or owner
@@ -148,6 +148,21 @@ class Settlement:
     result: bytes = b""  # the result, or where it is
 
 
+@dataclass(slots=True, frozen=True)
+class EndedItem:
+    """An item that ended in another store: what ``RecordStore.settle`` records."""
+
+    id: str
+    state: ItemState  # a terminal one
+    result: bytes = b""
+    payload: bytes = b""  # of a dead letter, so that it can be sent again
+    group: str = ""
+    tenant: str = ""
+    receives: int = 1
+    owner: str = ""  # who ended it
+    story: tuple[Mapping[str, Any], ...] = ()
+
+
 class LeaseAnswer(StrEnum):
     """What became of a call that named a lease."""
 
@@ -185,7 +200,7 @@ class QueueDepth:
 
     queue: str
     counts: Mapping[ItemState, int]  # states with items only
-    oldest_age_s: float | None  # of items that have not ended, since enqueueing; None: none there
+    oldest_age_s: float | None  # of items that have not ended; None: none there, or not known
 
     @property
     def waiting(self) -> int:
@@ -215,6 +230,7 @@ class QueueTraits:
     kind: str
     inspectable: bool = True  # peek, items and groups can be read without receiving
     release_keeps_receives: bool = True  # ``release`` gives the receive back
+    whole_enqueue: bool = True  # all or none, and told apart by id when they are added
     ordered: bool = True  # by priority and deadline
     lease_items_max: int = CALL_ITEMS_MAX
     visibility_s_max: float = math.inf
@@ -293,6 +309,7 @@ class DurableQueue(Protocol):
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records; how many. Leases of deleted items are told GONE."""
         ...
@@ -322,6 +339,19 @@ class DurableQueue(Protocol):
 
     async def close(self) -> None:
         """Finish what was begun and let go of the store; leases stay."""
+        ...
+
+
+@runtime_checkable
+class RecordStore(DurableQueue, Protocol):
+    """A store that also keeps terminal records of items that another queue delivers.
+
+    A queue such as SQS forgets an item once it is deleted, and may deliver it again; which of two
+    ends counts is then decided here.
+    """
+
+    async def settle(self, queue: str, ended: Sequence[EndedItem]) -> list[bool]:
+        """Record how items ended; each True, or False where its id has a record already."""
         ...
 
 
@@ -397,6 +427,21 @@ def check_settlements(settlements: Sequence[Settlement], bytes_max: int) -> None
         check_bytes(f"settlements[{index}].result", settlement.result, bytes_max)
 
 
+def check_ended(ended: Sequence[EndedItem], bytes_max: int) -> None:
+    """Refuse records of items that have not ended, or that cannot be kept."""
+    _check_call("ended", len(ended), sum(len(one.result) + len(one.payload) for one in ended))
+    for index, one in enumerate(ended):
+        check_name(f"ended[{index}].id", one.id)
+        check_name(f"ended[{index}].group", one.group, empty=True)
+        check_name(f"ended[{index}].tenant", one.tenant, empty=True)
+        check_name(f"ended[{index}].owner", one.owner, empty=True)
+        check_bytes(f"ended[{index}].result", one.result, bytes_max)
+        check_bytes(f"ended[{index}].payload", one.payload, bytes_max)
+        if not one.state.terminal:
+            problem = f"ended[{index}].state is {one.state.value}"
+            raise ItemRefusedError(f"{problem}; use done, failed, dead or cancelled")
+
+
 def pause_s(receives: int) -> float:
     """How long an item that failed waits for its next receive."""
     return float(min(PAUSE_S * 2.0 ** min(max(receives - 1, 0), 16), PAUSE_S_MAX))
@@ -415,6 +460,7 @@ __all__ = [
     "TERMINAL",
     "VISIBILITY_S_MIN",
     "DurableQueue",
+    "EndedItem",
     "ItemRefusedError",
     "ItemState",
     "ItemView",
@@ -428,8 +474,10 @@ __all__ = [
     "QueueTraits",
     "QueueUnavailableError",
     "QueueUnsupportedError",
+    "RecordStore",
     "Settlement",
     "check_bytes",
+    "check_ended",
     "check_items",
     "check_lease",
     "check_name",

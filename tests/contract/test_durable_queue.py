@@ -24,11 +24,13 @@ from holdfast.queue_port import (
     PAYLOAD_BYTES_MAX,
     STORY_ENTRIES_MAX,
     TERMINAL,
+    EndedItem,
     ItemRefusedError,
     ItemState,
     Lease,
     LeaseAnswer,
     NewItem,
+    RecordStore,
     Settlement,
 )
 from holdfast.testing.store_servers import PostgresServer, ValkeyServer
@@ -400,7 +402,10 @@ async def test_purging_takes_what_was_named(under_test: QueueUnderTest) -> None:
     assert await queue.purge("q", group="b") == 1
     assert await states(under_test) == {"ready": 2}
     assert await queue.purge("q", states=TERMINAL) == 0
-    assert await queue.purge("q") == 2
+    assert await queue.purge("q", ids=["x", "unknown"], states=TERMINAL) == 0
+    assert await queue.purge("q", ids=["x", "unknown"]) == 1
+    assert await queue.purge("q", ids=[]) == 0
+    assert await queue.purge("q") == 1
     assert await queue.depths() == []
 
 
@@ -423,6 +428,26 @@ async def test_the_oldest_item_that_has_not_ended_gives_the_age(
     await queue.ack([Settlement(leased.lease)])
     (depth,) = await queue.depths("q")
     assert depth.oldest_age_s is None
+
+
+@queue_test
+async def test_the_first_record_of_another_queues_item_stands(under_test: QueueUnderTest) -> None:
+    queue = under_test.queue
+    assert isinstance(queue, RecordStore)
+    story = ({"what": "nacked", "receive": 1}, {"what": "nacked", "receive": 2})
+    done = EndedItem("m1", ItemState.DONE, b"\xff1", group="g", tenant="t", owner="h1")
+    dead = EndedItem("m2", ItemState.DEAD, payload=b"\xfe", receives=3, story=story)
+    late = EndedItem("m1", ItemState.FAILED, b"late", owner="h2")
+    assert await queue.settle("sqs", [done, dead, late]) == [True, True, False]
+    assert await queue.settle("sqs", [late]) == [False]
+    assert await queue.settle("sqs", []) == []
+    first, second = await queue.items("sqs", states=TERMINAL)
+    assert (first.state, first.result, first.owner) == (ItemState.DONE, b"\xff1", "h1")
+    assert (first.group, first.tenant) == ("g", "t")
+    assert (second.payload, second.receives, second.story) == (b"\xfe", 3, story)
+    assert await states(under_test, "sqs") == {"done": 1, "dead": 1}
+    with pytest.raises(ItemRefusedError, match=r"ended\[0\]\.state is ready; use done, failed"):
+        await queue.settle("sqs", [EndedItem("m3", ItemState.READY)])
 
 
 # --- bad input ------------------------------------------------------------------------------------

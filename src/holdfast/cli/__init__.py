@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "sign-in": "audit:sign_in",
     "audit": "audit:audit",
     "serve": "serve:serve",
+    "queue": "queues:queue",
     "batch": "batch:batch",
     "incidents": "incidents:incidents",
     "baseline": "diagnosis.baseline:baseline",

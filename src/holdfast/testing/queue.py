@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
 from holdfast.queue_port import (
+    EndedItem,
     ItemState,
     ItemView,
     Lease,
@@ -21,6 +20,7 @@ from holdfast.queue_port import (
     QueueDepth,
     QueueTraits,
     Settlement,
+    check_ended,
     check_items,
     check_lease,
     check_name,
@@ -211,6 +211,7 @@ class MemoryQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items."""
         gone = [
@@ -219,6 +220,7 @@ class MemoryQueue:
             if kept.queue == queue
             and group in {None, kept.item.group}
             and (states is None or kept.state in states)
+            and (ids is None or kept.item.id in ids)
         ]
         for key in gone:
             del self._items[key]
@@ -269,6 +271,22 @@ class MemoryQueue:
         kept = self._items.get((queue, item_id))
         return _view(kept) if kept is not None else None
 
+    async def settle(self, queue: str, ended: Sequence[EndedItem]) -> list[bool]:
+        """Record how items of another queue ended."""
+        check_ended(ended, self.traits.payload_bytes_max)
+        added = []
+        for one in ended:
+            new = (queue, one.id) not in self._items
+            if new:
+                self._seq += 1
+                item = NewItem(one.id, one.payload, group=one.group, tenant=one.tenant)
+                kept = _Kept(queue, item, self._seq, self._wall(), one.state, one.receives)
+                kept.ended_at, kept.result, kept.owner = self._wall(), one.result, one.owner
+                kept.story = list(one.story)
+                self._items[queue, one.id] = kept
+            added.append(new)
+        return added
+
     async def close(self) -> None:
         """Nothing to let go of; the items stay."""
 
@@ -306,7 +324,7 @@ class MemoryQueue:
         fence: bool = True,
     ) -> None:
         told = story.entry(what, kept.receives, kept.owner, self._wall(), note)
-        kept.story = list(story.read(story.continued(_dumped(kept.story), told)))
+        kept.story = list(story.read(story.continued(story.dumped(tuple(kept.story)), told)))
         if fence:
             kept.token += 1
         if dead or kept.receives >= kept.item.max_receives:
@@ -320,10 +338,6 @@ class MemoryQueue:
         kept.state, kept.result, kept.ended_at = state, result, self._wall()
         if state in _DROPS_PAYLOAD:
             kept.item = replace(kept.item, payload=b"")
-
-
-def _dumped(entries: Sequence[Mapping[str, Any]]) -> str:
-    return orjson.dumps(entries).decode()
 
 
 def _leased(kept: _Kept) -> LeasedItem:

@@ -59,8 +59,10 @@ class StoreServer:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """End the server as a power cut of its process would: SIGKILL."""
-        self._end(signal.SIGKILL)
+        """End the server and all its children at once with SIGKILL."""
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def stop(self) -> None:
         """End the server quickly and for good."""
@@ -97,7 +99,9 @@ class StoreServer:
 
     def _popen(self, command: list[str]) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)  # noqa: S603 own
+            return subprocess.Popen(  # noqa: S603 own
+                command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True
+            )
 
 
 class PostgresServer(StoreServer):
@@ -126,7 +130,8 @@ class PostgresServer(StoreServer):
     def answers(self) -> bool:
         """Whether the server accepts connections; after a crash it replays its log first."""
         asked = [str(_postgres() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        return subprocess.run(asked, check=False, capture_output=True).returncode == 0  # noqa: S603 own
+        told = subprocess.run(asked, check=False, capture_output=True)  # noqa: S603 own
+        return told.returncode == 0
 
     def _popen(self, command: list[str]) -> subprocess.Popen[bytes]:
         if os.getuid() != 0:
@@ -137,6 +142,7 @@ class PostgresServer(StoreServer):
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
+                start_new_session=True,
                 user=NOBODY,
                 group=NOBODY,
                 extra_groups=[],

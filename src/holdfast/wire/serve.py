@@ -543,13 +543,13 @@ async def _batch(
 ) -> None:
     # Control and gateways do without.
     from holdfast.batch.process import BatchPlace, BatchProcess  # noqa: PLC0415
-    from holdfast.storage.queues.sqlite import SqliteQueue  # noqa: PLC0415
+    from holdfast.wire.queue_store import open_queue_store  # noqa: PLC0415
 
-    def make_queue(own: Path) -> SqliteQueue:
-        return SqliteQueue(own / "queue.sqlite")
-
+    file = load(path, FleetFile)
     process = BatchProcess(
-        BatchPlace(folder, run_dir, gateway_url), load(path, FleetFile), make_queue
+        BatchPlace(folder, run_dir, gateway_url),
+        file,
+        lambda own: open_queue_store(file.batch.store, own),
     )
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, process.stop)

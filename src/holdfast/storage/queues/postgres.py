@@ -16,6 +16,8 @@ from typing import Any, Final
 import structlog
 
 from holdfast.queue_port import (
+    MAX_RECEIVES,
+    EndedItem,
     ItemState,
     ItemView,
     Lease,
@@ -27,6 +29,7 @@ from holdfast.queue_port import (
     QueueFullError,
     QueueTraits,
     Settlement,
+    check_ended,
     check_items,
     check_lease,
     check_name,
@@ -254,16 +257,42 @@ class PostgresQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records."""
 
         async def change(cursor: Cursor) -> int:
-            await cursor.execute(statements.PURGE, _fitting(queue, group, states))
+            named = {"ids": None if ids is None else list(ids)}
+            await cursor.execute(statements.PURGE, _fitting(queue, group, states) | named)
             row = await cursor.fetchone()
             self._counted_at = -COUNTED_S
             return int(row[0]) if row is not None else 0
 
         return await self._call("purge", change)
+
+    async def settle(self, queue: str, ended: Sequence[EndedItem]) -> list[bool]:
+        """Record how items of another queue ended; in the server's log when this returns."""
+        check_name("queue", queue)
+        check_ended(ended, self.traits.payload_bytes_max)
+        if not ended:
+            return []
+
+        async def change(cursor: Cursor) -> list[bool]:
+            await cursor.execute(statements.SETTLE, _ended(queue, ended, self._wall()))
+            seqs: dict[str, int] = dict(await cursor.fetchall())
+            places = [seqs.pop(one.id, None) for one in ended]
+            new = [(seq, one) for seq, one in zip(places, ended, strict=True) if seq is not None]
+            payloads = [(seq, one.payload) for seq, one in new if one.payload]
+            results = [(seq, one.result) for seq, one in new if one.result]
+            for keep, rows in (
+                (statements.KEEP_PAYLOADS, payloads),
+                (statements.KEEP_RESULTS, results),
+            ):
+                if rows:
+                    await cursor.execute(keep, ([row[0] for row in rows], [row[1] for row in rows]))
+            return [seq is not None for seq in places]
+
+        return await self._call("settle", change)
 
     # --- looking ---------------------------------------------------------------------------------
 
@@ -401,6 +430,21 @@ def _enqueued(queue: str, items: Sequence[NewItem], now: float, wall: float) -> 
         "deadlines": [math.inf if item.deadline is None else item.deadline for item in items],
         "max_receives": [item.max_receives for item in items],
         "untils": [now + item.delay_s if item.delay_s > 0 else 0.0 for item in items],
+    }
+
+
+def _ended(queue: str, ended: Sequence[EndedItem], wall: float) -> dict[str, Any]:
+    return {
+        "queue": queue,
+        "wall": wall,
+        "max_receives": MAX_RECEIVES,
+        "ids": [one.id for one in ended],
+        "states": [NUMBER_OF[one.state] for one in ended],
+        "batches": [one.group for one in ended],
+        "tenants": [one.tenant for one in ended],
+        "receives": [one.receives for one in ended],
+        "owners": [one.owner for one in ended],
+        "stories": [story.dumped(one.story) for one in ended],
     }
 
 

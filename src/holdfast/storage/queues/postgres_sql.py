@@ -65,6 +65,20 @@ ORDER BY place
 ON CONFLICT (queue, id) DO NOTHING
 RETURNING id, seq
 """
+SETTLE: Final = """
+INSERT INTO holdfast_queue_items
+    (queue, id, state, batch, tenant, priority, deadline, max_receives, receives, owner,
+     enqueued_at, ended_at, story)
+SELECT %(queue)s, id, state, batch, tenant, 0, 'Infinity', %(max_receives)s, receives, owner,
+    %(wall)s, %(wall)s, story
+FROM unnest(
+    %(ids)s::text[], %(states)s::smallint[], %(batches)s::text[], %(tenants)s::text[],
+    %(receives)s::integer[], %(owners)s::text[], %(stories)s::text[]
+) WITH ORDINALITY AS given (id, state, batch, tenant, receives, owner, story, place)
+ORDER BY place
+ON CONFLICT (queue, id) DO NOTHING
+RETURNING id, seq
+"""
 KEEP_PAYLOADS: Final = """
 INSERT INTO holdfast_queue_payloads SELECT * FROM unnest(%s::bigint[], %s::bytea[])
 """
@@ -132,7 +146,10 @@ _FITTING: Final = """
 AND (%(states)s::smallint[] IS NULL OR state = ANY (%(states)s::smallint[]))
 """
 PURGE: Final = f"""
-WITH gone AS (DELETE FROM holdfast_queue_items WHERE {_FITTING} RETURNING seq),
+WITH gone AS (
+    DELETE FROM holdfast_queue_items
+    WHERE {_FITTING} AND (%(ids)s::text[] IS NULL OR id = ANY (%(ids)s::text[])) RETURNING seq
+),
     payloads AS (
         DELETE FROM holdfast_queue_payloads USING gone
         WHERE holdfast_queue_payloads.seq = gone.seq

@@ -21,9 +21,11 @@ from redis import asyncio as redis_asyncio
 from redis import exceptions
 
 from holdfast.queue_port import (
+    MAX_RECEIVES,
     PAUSE_S,
     PAUSE_S_MAX,
     STORY_ENTRIES_MAX,
+    EndedItem,
     ItemState,
     ItemView,
     Lease,
@@ -37,6 +39,7 @@ from holdfast.queue_port import (
     QueueUnavailableError,
     QueueUnsupportedError,
     Settlement,
+    check_ended,
     check_items,
     check_lease,
     check_name,
@@ -193,15 +196,30 @@ class RedisQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records."""
         named = [state.value for state in (_STATES if states is None else states)]
-        values = [queue, group or "", int(group is not None), PURGED_MAX, *named]
+        wanted = [int(ids is not None), *(ids or ())]
+        values = [queue, group or "", int(group is not None), PURGED_MAX]
+        values += [",".join(named), *wanted]
         deleted, more = 0, True
         while more:
             count, more = await self._call("purge", scripts.PURGE, values)
             deleted += count
         return deleted
+
+    async def settle(self, queue: str, ended: Sequence[EndedItem]) -> list[bool]:
+        """Record how items of another queue ended; in the server's file when this returns."""
+        check_name("queue", queue)
+        check_ended(ended, self.traits.payload_bytes_max)
+        values: list[Any] = [queue, repr(self._wall()), MAX_RECEIVES]
+        for one in ended:
+            values += (one.id, one.state.value, one.result, one.payload, one.group, one.tenant)
+            told = b"\n".join(orjson.dumps(entry) for entry in one.story)
+            values += (one.receives, one.owner, repr(NO_DEADLINE), told)
+        answer = await self._call("settle", scripts.SETTLE, values, synced=True)
+        return [bool(added) for added in answer]
 
     # --- looking ---------------------------------------------------------------------------------
 

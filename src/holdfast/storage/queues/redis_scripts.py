@@ -178,6 +178,38 @@ return added
 """
 )
 
+# ARGV: queue, wall, max_receives, then for each id, state, result, payload, group, tenant,
+# receives, owner, rank, story.
+SETTLE: Final = (
+    _LIBRARY
+    + """
+local queue, wall, added = ARGV[1], ARGV[2], {}
+for at = 4, #ARGV, 10 do
+  local id = ARGV[at]
+  if redis.call('HEXISTS', P .. 'ids:' .. queue, id) == 1 then
+    added[#added + 1] = 0
+  else
+    local seq = redis.call('INCR', P .. 'seq')
+    redis.call('HSET', P .. 'ids:' .. queue, id, seq)
+    redis.call('INCR', P .. 'count')
+    local item = { seq = seq, queue = queue, group = ARGV[at + 4] }
+    redis.call('HSET', P .. 'item:' .. seq, 'queue', queue, 'id', id, 'result', ARGV[at + 2],
+      'payload', ARGV[at + 3], 'group', ARGV[at + 4], 'tenant', ARGV[at + 5], 'priority', 0,
+      'deadline', '', 'rank', ARGV[at + 8], 'max_receives', ARGV[3], 'receives', ARGV[at + 6],
+      'leases', 0, 'token', '', 'owner', ARGV[at + 7], 'enqueued_at', wall, 'ended_at', wall)
+    redis.call('ZADD', group_key('group', queue, item.group), seq, seq)
+    move(item, ARGV[at + 1])
+    for told in string.gmatch(ARGV[at + 9], '[^\\n]+') do
+      redis.call('RPUSH', P .. 'story:' .. seq, told)
+    end
+    redis.call('SADD', P .. 'queues', queue)
+    added[#added + 1] = 1
+  end
+end
+return added
+"""
+)
+
 # ARGV: wall, entries_max, queue, count, seconds, owner, nonce. The nonce makes tokens of a lease
 # that a crash of the server took back differ from those of the lease that comes after.
 LEASE: Final = (
@@ -336,17 +368,23 @@ return count
 """
 )
 
-# ARGV: queue, group, of a group ('1') or not, most in one call, then states. Returns how many were
-# deleted, and '1' where more are left.
+# ARGV: queue, group, of a group ('1') or not, most in one call, states separated by commas, of some
+# ids ('1') or not, then ids. Returns how many were deleted, and 1 where more are left.
 PURGE: Final = (
     _LIBRARY
     + """
 local queue, most = ARGV[1], tonumber(ARGV[4])
-local seqs = {}
-for at = 5, #ARGV do
-  for _, seq in ipairs(redis.call('ZRANGE', P .. 'in:' .. ARGV[at] .. ':' .. queue, 0, -1)) do
+local seqs, wanted = {}, {}
+for at = 7, #ARGV do
+  local seq = redis.call('HGET', P .. 'ids:' .. queue, ARGV[at])
+  if seq then wanted[seq] = true end
+end
+for state in string.gmatch(ARGV[5], '[^,]+') do
+  for _, seq in ipairs(redis.call('ZRANGE', P .. 'in:' .. state .. ':' .. queue, 0, -1)) do
     if #seqs > most then break end
-    if ARGV[3] ~= '1' or redis.call('ZSCORE', group_key('group', queue, ARGV[2]), seq) then
+    local fits = ARGV[6] ~= '1' or wanted[seq]
+    local group = group_key('group', queue, ARGV[2])
+    if fits and (ARGV[3] ~= '1' or redis.call('ZSCORE', group, seq)) then
       seqs[#seqs + 1] = seq
     end
   end

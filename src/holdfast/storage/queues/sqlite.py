@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from holdfast.queue_port import (
+    EndedItem,
     ItemState,
     ItemView,
     Lease,
@@ -38,6 +39,7 @@ from holdfast.queue_port import (
     QueueTraits,
     QueueUnavailableError,
     Settlement,
+    check_ended,
     check_items,
     check_lease,
     check_name,
@@ -209,11 +211,20 @@ class SqliteQueue:
         *,
         group: str | None = None,
         states: Sequence[ItemState] | None = None,
+        ids: Sequence[str] | None = None,
     ) -> int:
         """Delete items with their records."""
-        change = partial(changes.purge, queue=queue, group=group, states=states)
+        change = partial(changes.purge, queue=queue, group=group, states=states, ids=ids)
         answer: int = await self._change("purge", change)
         self._counted_at = -COUNTED_S
+        return answer
+
+    async def settle(self, queue: str, ended: Sequence[EndedItem]) -> list[bool]:
+        """Record how items of another queue ended; on disk when this returns."""
+        check_name("queue", queue)
+        check_ended(ended, self.traits.payload_bytes_max)
+        change = partial(changes.settle, queue=queue, ended=tuple(ended))
+        answer: list[bool] = await self._change("settle", change)
         return answer
 
     # --- looking ---------------------------------------------------------------------------------

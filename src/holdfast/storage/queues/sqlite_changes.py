@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.queue_port import (
+    MAX_RECEIVES,
+    EndedItem,
     ItemState,
     Lease,
     LeaseAnswer,
@@ -36,6 +38,12 @@ INSERT OR IGNORE INTO items
     (queue, id, state, batch, tenant, priority, deadline, max_receives, until, enqueued_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+_SETTLE: Final = """
+INSERT OR IGNORE INTO items
+    (queue, id, state, batch, tenant, priority, deadline, max_receives, receives, owner,
+     enqueued_at, ended_at, story)
+VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
+"""
 _TAKE: Final = """
 SELECT seq, id, token + 1, batch, tenant, priority, deadline, receives + 1, max_receives, story,
     (SELECT payload FROM payloads WHERE payloads.seq = items.seq)
@@ -44,6 +52,10 @@ FROM items WHERE queue = ? AND state = 0 ORDER BY priority, deadline, seq LIMIT 
 _TAKEN: Final = """
 UPDATE items SET state = 2, receives = receives + 1, token = token + 1, until = ?, owner = ?
 WHERE seq = ?
+"""
+_END: Final = """
+UPDATE items SET state = ?, ended_at = ?
+WHERE queue = ? AND id = ? AND CAST(token AS TEXT) = ? AND state < 3 RETURNING seq
 """
 _DUE: Final = """
 SELECT seq, state, receives, max_receives, owner, story FROM items
@@ -151,13 +163,17 @@ def ack(
     """Write the terminal records that are still to be written."""
     answers = []
     for settlement in settlements:  # one by one: the same lease may stand there twice
-        (found,), (answer,) = _find(connection, [settlement.lease])
-        if found is not None:
-            _end(connection, found.seq, NUMBER_OF[settlement.state], moment.wall)
-            if settlement.result:
-                row = (found.seq, settlement.result)
-                connection.execute("INSERT INTO results VALUES (?, ?)", row)
-        answers.append(answer)
+        own = settlement.lease
+        values = (NUMBER_OF[settlement.state], moment.wall, own.queue, own.id, own.token)
+        row = connection.execute(_END, values).fetchone()
+        if row is None:
+            ((_,), (answer,)) = _find(connection, [own])
+            answers.append(answer)
+            continue
+        connection.execute("DELETE FROM payloads WHERE seq = ?", row)
+        if settlement.result:
+            connection.execute("INSERT INTO results VALUES (?, ?)", (*row, settlement.result))
+        answers.append(LeaseAnswer.OK)
     return answers
 
 
@@ -237,16 +253,54 @@ def redrive(
     ).rowcount
 
 
+def settle(
+    connection: sqlite3.Connection, moment: Moment, queue: str, ended: Sequence[EndedItem]
+) -> list[bool]:
+    """Write the terminal records of another queue's items, where there are none yet."""
+    added = []
+    for one in ended:
+        cursor = connection.execute(
+            _SETTLE,
+            (
+                queue,
+                one.id,
+                NUMBER_OF[one.state],
+                one.group,
+                one.tenant,
+                math.inf,
+                MAX_RECEIVES,
+                one.receives,
+                one.owner,
+                moment.wall,
+                moment.wall,
+                story.dumped(one.story),
+            ),
+        )
+        new = cursor.rowcount == 1
+        if new and one.payload:
+            row = (cursor.lastrowid, one.payload)
+            connection.execute("INSERT INTO payloads VALUES (?, ?)", row)
+        if new and one.result:
+            row = (cursor.lastrowid, one.result)
+            connection.execute("INSERT INTO results VALUES (?, ?)", row)
+        added.append(new)
+    return added
+
+
 def purge(
     connection: sqlite3.Connection,
     moment: Moment,
     queue: str,
     group: str | None,
     states: Sequence[ItemState] | None,
+    ids: Sequence[str] | None,
 ) -> int:
     """Delete items with all that belongs to them."""
     del moment  # what is deleted has no time
     where, values = condition(queue, group, states)
+    if ids is not None:
+        where += " AND id IN (SELECT value FROM json_each(?))"
+        values.append(story.dumped_texts(ids))
     seqs = f"(SELECT seq FROM items WHERE {where})"  # noqa: S608 placeholders only
     for table in ("payloads", "results"):
         connection.execute(f"DELETE FROM {table} WHERE seq IN {seqs}", values)  # noqa: S608 fixed
@@ -327,11 +381,6 @@ def _fail(
     )
 
 
-def _end(connection: sqlite3.Connection, seq: int, state: int, wall: float) -> None:
-    connection.execute("UPDATE items SET state = ?, ended_at = ? WHERE seq = ?", (state, wall, seq))
-    connection.execute("DELETE FROM payloads WHERE seq = ?", (seq,))
-
-
 __all__ = [
     "Moment",
     "ack",
@@ -345,5 +394,6 @@ __all__ = [
     "reclaim",
     "redrive",
     "release",
+    "settle",
     "sweep",
 ]

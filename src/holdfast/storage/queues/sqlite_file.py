@@ -159,16 +159,17 @@ def translated(path: Path, error: Exception) -> QueueError:
     if isinstance(error, QueueError):
         return error
     code = getattr(error, "sqlite_errorcode", 0)
+    told = " ".join(str(error).split())  # what a check found has several lines
     if code & 0xFF in _FULL:
         # A disk that refuses to write looks the same whether it is full, over a quota or broken.
         return QueueFullError(
-            f"{path}: {error}: nothing was changed; make room on the disk (or mend it), "
+            f"{path}: {told}: nothing was changed; make room on the disk (or mend it), "
             "work goes on by itself"
         )
     if code & 0xFF in _PASSING or isinstance(error, OSError):
-        return QueueUnavailableError(f"{path}: {error}")
+        return QueueUnavailableError(f"{path}: {told}")
     return QueueUnavailableError(
-        f"{path}: {error}: the file is damaged; stop Holdfast, keep a copy, and restore it with "
+        f"{path}: {told}: the file is damaged; stop Holdfast, keep a copy, and restore it with "
         f"'sqlite3 {path.name} .recover' or from a backup"
     )
 

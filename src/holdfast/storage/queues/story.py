@@ -5,7 +5,7 @@ entry, with the holder's own note (such as the replica that was lost). The first
 (that is when it began) and so do the last ones; what lies between is left out.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -56,4 +56,25 @@ def read(story: str) -> Story:
     return tuple(orjson.loads(story))
 
 
-__all__ = ["NACKED", "RAN_OUT", "RECLAIMED", "Story", "continued", "entry", "note_text", "read"]
+def dumped(entries: Story) -> str:
+    """A story as it is stored."""
+    return orjson.dumps(entries).decode()
+
+
+def dumped_texts(texts: Sequence[str]) -> str:
+    """Texts as one JSON list, for statements that take many of them as one value."""
+    return orjson.dumps(list(texts)).decode()
+
+
+__all__ = [
+    "NACKED",
+    "RAN_OUT",
+    "RECLAIMED",
+    "Story",
+    "continued",
+    "dumped",
+    "dumped_texts",
+    "entry",
+    "note_text",
+    "read",
+]
