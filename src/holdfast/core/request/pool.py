@@ -19,7 +19,7 @@ from holdfast.core.request.admission.queue import Outlook
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.candidate import UNLIMITED, Candidate
 from holdfast.core.request.failover import FailoverLadder
-from holdfast.core.request.routing.packing import pack
+from holdfast.core.request.routing.batch_pack import pack
 from holdfast.core.request.routing.policy import Choice, RoutingPolicy
 from holdfast.core.types import Halt, Replica, Request, State, nanos, seconds
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from holdfast.core.request.candidate import UNLIMITED
-from holdfast.core.request.routing.packing import PACKED, pack
+from holdfast.core.request.routing.batch_pack import PACKED, pack
 
 
 def candidate(name, batch, people=0, limit=8, share=1.0):
