@@ -444,10 +444,7 @@ async def _control(
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
         control.watch_supervisor(supervisor)
-    if (run_dir / RUNNER_SECRET_FILE).exists():
-        from holdfast.sources.batch_process import BatchSource  # noqa: PLC0415 as above
-
-        control.source_poller.add(BatchSource(run_dir / BATCH_SOCKET_FILE))
+    _show_batches(control, run_dir)
     leading = None
     if election is not None and leads is not None:
         leading = loop.create_task(_while_leading(election, leads.term, control))
@@ -547,6 +544,14 @@ def _platform_launcher(on: str, control: "Control", kept: Path) -> "Launcher":
     ray = control.file.ray
     settings = RaySettings(ray.address, ray.namespace, ray.zone_label, ray.lease_s)
     return RayLauncher(settings, kept / "ray")
+
+
+def _show_batches(control: "Control", run_dir: Path) -> None:
+    """Let the view read the batch process, where one was started beside this control."""
+    if (run_dir / RUNNER_SECRET_FILE).exists():
+        from holdfast.sources.batch_process import BatchSource  # noqa: PLC0415 gateways do without
+
+        control.source_poller.add(BatchSource(run_dir / BATCH_SOCKET_FILE))
 
 
 def _admin_config(app: Any, tls: AdminTlsSection | None) -> "uvicorn.Config":

@@ -29,6 +29,7 @@ class Candidate:
 
     __slots__ = (
         "backpressure",
+        "batch_inflight",
         "breaker",
         "doubt_from",
         "failures",
@@ -92,6 +93,7 @@ class Candidate:
         self.gradient = gradient
         self.limit = self.slots  # requests allowed at once, from here
         self.inflight = 0  # attempts of this gateway out there now
+        self.batch_inflight = 0  # of them, those of batch priority
         self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
         self.prefill_tokens = 0  # prompts of streams that wait for their first token here
         self.reports = 0  # load reports taken in

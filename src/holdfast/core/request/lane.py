@@ -159,6 +159,8 @@ class Lane:
         attempt.doubt_at = now + deadlines.first_look(request)
         attempt.scale = deadlines.scale
         candidate.inflight += 1
+        if request.priority:
+            candidate.batch_inflight += 1
         candidate.own_tokens += tokens
         if not request.whole:  # of an answer in one piece nobody sees when its prompt is read
             attempt.prefill = request.prompt_tokens
@@ -276,6 +278,8 @@ class Lane:
         candidate = attempt.candidate
         candidate.inflight -= 1
         candidate.prefill_tokens -= attempt.prefill
+        if active.request.priority:
+            candidate.batch_inflight -= 1
         if attempt.report == candidate.reports:
             candidate.own_tokens -= attempt.tokens
         self.pool.inflight -= 1
