@@ -60,6 +60,7 @@ from holdfast.core.request.admission import refusals
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS
+from holdfast.core.request.idempotency.key_policy import IdempotencyConfig
 from holdfast.core.types import SECOND
 from holdfast.core.view.layers import Reading
 from holdfast.core.view.snapshot import ReplicaRow, Snapshot
@@ -67,6 +68,8 @@ from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes
 from holdfast.gateway.http import syntax
 from holdfast.gateway.process import GatewayProcess
+from holdfast.gateway.request.keyed_requests import KeyedRequests
+from holdfast.gateway.request.recorded_answers import RecordedAnswers
 from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
 from holdfast.gateway.telemetry.demand import DemandGauges
 from holdfast.sources.batch_process import BatchSource
@@ -92,6 +95,14 @@ def _complete(what: str, found: Iterable[str], said: Iterable[str]) -> None:
 _EARLY: Final = {
     "expired_api_key": "the key is known, and its `expires` has passed",
     "weak_api_key": "the key is known, and has fewer than 8 characters",
+    "deadline_exceeded": "a duplicate waited for the first request with its idempotency key",
+    "idempotency_answer_gone": "it was executed, and its answer is [not kept](../idempotency.md)",
+    "idempotency_key_reused": "its idempotency key was used with another request",
+    "idempotency_keys_exhausted": "its tenant holds as many idempotency keys as it may",
+    "idempotency_outcome_unknown": "its gateway died, and it may have acted: not executed again",
+    "idempotency_stream_interrupted": "as an event: the gateway that produced the stream died",
+    "idempotency_unavailable": "the store of idempotency keys does not answer",
+    "invalid_idempotency_key": "the header is empty, too long, sent twice or has odd characters",
     "invalid_api_key": "no key, two different ones, or one that is not known",
     "invalid_form": "a form that is not read the same way by everybody",
     "invalid_json": "the body is not JSON, not UTF-8, not an object, or nested too deeply",
@@ -201,6 +212,8 @@ _HEADERS: Final = {
     "x-holdfast-continued": "how often the answer was continued elsewhere; only where the whole "
     "answer was known before the headers went out, otherwise the stream's last chunk says it",
     "x-holdfast-model": "the model that a virtual name led to",
+    "idempotent-replayed": "`true`: the answer of an earlier request with the same "
+    "[idempotency key](../idempotency.md)",
     "x-ratelimit-limit-requests": "what this gateway's part of the quota holds at most",
     "x-ratelimit-remaining-requests": "what is left of it here",
     "x-ratelimit-reset-requests": "how long until it is full again, such as `6m0s` or `12ms`",
@@ -213,7 +226,9 @@ _HEADERS: Final = {
     "before anything else",
 }
 _OF_REQUESTS: Final = {"x-holdfast-runner", "x-holdfast-tenant"}  # the batch process and gateways
-_HEADER: Final = re.compile(r"\b(x-(?:request|holdfast|should)(?:-[a-z]+)+|retry-after(?:-ms)?)\b")
+_HEADER: Final = re.compile(
+    r"\b(x-(?:request|holdfast|should)(?:-[a-z]+)+|retry-after(?:-ms)?|idempotent-replayed)\b"
+)
 
 
 def headers_table() -> str:
@@ -329,6 +344,9 @@ _METRICS: Final = {
     "escalations_total": "cheap answers that failed a check, by virtual name and check",
     "comparisons_total": "answers asked of a second replica too, by model and result: `agreed`, "
     "`disagreed`, `unanswered`",
+    "idempotency_requests_total": "requests with an [idempotency key](../idempotency.md), by what "
+    "became of them: `executed`, `joined`, `replayed`, `taken_over`, or why not",
+    "idempotency_store_failures_total": "calls of the store of idempotency keys that failed",
     "quota_refusals_total": "requests beyond their tenant's quota, by tenant and code",
     "refused_total": "requests refused before they were admitted, by status and code",
     "hook_errors_total": "calls of a rule's hook that raised or returned nonsense, by hook",
@@ -359,6 +377,10 @@ _METRICS: Final = {
     "connections_new": "of them, those that have brought no whole request head yet",
     "held_bytes": "bodies of requests under way and answers that are not read, of all gateways",
     "receiving_bytes": "bodies that are not complete, of all gateways",
+    "idempotency_waiting": "requests with an idempotency key under way, of all gateways",
+    "idempotency_answers_held": "answers to such requests in the memory of gateways",
+    "idempotency_answer_bytes": "the size of these",
+    "idempotency_stores_down": "gateways that cannot reach their store of idempotency keys",
     "gateway_ready": "1: this gateway accepts requests",
     "gateway_silent_seconds": "since control heard of this gateway; it tells once a second",
     "serving_processes_replaced_total": "gateway processes and controls that the supervisor killed "
@@ -636,6 +658,15 @@ def _demand() -> DemandGauges:
     return gauges
 
 
+def _keyed() -> Any:
+    """The idempotency keys of a gateway."""
+    thread = SimpleNamespace(failures=0, problem=None)
+    answers = RecordedAnswers(IdempotencyConfig())
+    keyed: Any = SimpleNamespace(thread=thread, callers={}, answers=answers)
+    keyed.gauges = lambda: KeyedRequests.gauges(keyed)
+    return keyed
+
+
 def _told_by_a_gateway() -> Any:
     counters = Counters()
     counters.attempt("m-1", "m", Kind.RESET, 1)
@@ -647,6 +678,7 @@ def _told_by_a_gateway() -> Any:
     counters.over_quota("a", "rate_limit_exceeded")
     counters.escalated("auto", "length")
     counters.compared("m", "agreed")
+    counters.keyed("executed")
     while len(counters.values) < SERIES_MAX:  # one more than there is room for
         counters.add(f"filler_{len(counters.values)}")
     counters.add("one_too_many")
@@ -665,6 +697,7 @@ def _told_by_a_gateway() -> Any:
         look_at_demand=lambda _now, *, due: due,
         demand=_demand(),
         flow=SimpleNamespace(running=dict),
+        keyed=_keyed(),
     )
     budget = ByteBudget(ByteBudgetConfig())
     server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0, newcomers=(), budget=budget)

@@ -590,6 +590,8 @@ class GatewayProcess:
             for resource, count in self._shortages.counts.items():
                 counters[f'shortages_total{{resource="{resource}"}}'] = count
             counters |= self._handshake_counters()
+            if driver.keyed is not None:
+                counters["idempotency_store_failures_total"] = driver.keyed.thread.failures
             for name, count in driver.settings.virtual.hook_errors.items():
                 counters[f'hook_errors_total{{hook="{name}"}}'] = count
             self._note_key_uses(driver)

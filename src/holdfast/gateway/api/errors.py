@@ -44,6 +44,7 @@ _TYPES: Final[dict[int, str]] = {
     404: INVALID,  # no such path or model; a model that is not allowed looks the same
     405: INVALID,  # the path exists; Allow says for which method
     408: "timeout_error",  # the client was too slow to send: it may well try again
+    409: INVALID,  # the idempotency key was executed, and cannot be answered: no retry helps
     413: INVALID,  # more bytes than any request needs
     415: INVALID,  # a body of another type, which browsers may send across sites unasked
     422: INVALID,  # an engine's word for 400; ours for a request that ended replicas

@@ -285,10 +285,6 @@ class KeyedRequests(ThreadListener):
         if not self._submit(name, _without_usage(release), then):
             then(None)
 
-    def _release(self, name: KeyName, execution: str) -> None:
-        release = partial(self._policy.release, execution=execution, now=self._wall())
-        self._submit(name, lambda record, _: release(record), _ignore)
-
     def purged(self, tenants: Sequence[str]) -> None:
         """Forget the answers of tenants whose keys were purged."""
         self.answers.purge(set(tenants))
@@ -423,7 +419,7 @@ class KeyedRequests(ThreadListener):
             caller.refuse(error)
 
     def _count(self, result: str) -> None:
-        self._counters.add(f'idempotency_requests_total{{result="{result}"}}')
+        self._counters.keyed(result)
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -504,7 +500,7 @@ class KeyedRequests(ThreadListener):
             "idempotency_waiting": len(self.callers),
             "idempotency_answers_held": len(self.answers.kept) + len(self.answers.running),
             "idempotency_answer_bytes": self.answers.size,
-            "idempotency_store_up": int(self.thread.problem is None),
+            "idempotency_stores_down": int(self.thread.problem is not None),
         }
 
 

@@ -19,7 +19,7 @@ from holdfast.core.intake.byte_budget import ByteAccount
 from holdfast.core.request.idempotency.key_record import KeyName, KeyRecord
 from holdfast.gateway.api import errors
 from holdfast.gateway.api.errors import ApiError
-from holdfast.gateway.http.interfaces import Exchange, Listener
+from holdfast.gateway.http.interfaces import BodySink, Exchange, Listener
 from holdfast.gateway.request.proxied_request import ProxiedRequest
 
 REPLAYED: Final = b"idempotent-replayed: true\r\n"
@@ -119,6 +119,7 @@ class RecordedAnswer(SharedAnswer):
         self.body_max = asked.body_max
         self.listener: Listener | None = None
         self.account: ByteAccount | None = None
+        self.sink: BodySink | None = None
         self.started = False
         self.ended = False
         self.whole = False  # it ended as it should
@@ -132,6 +133,12 @@ class RecordedAnswer(SharedAnswer):
         self.asked_at = 0  # when the store was last told of the end (ns)
 
     # --- what the request does with its exchange -------------------------------------------------
+
+    def pause_body(self) -> None:
+        """Do nothing: the body is complete."""
+
+    def resume_body(self) -> None:
+        """Do nothing: the body is complete."""
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Take the whole answer."""
@@ -281,6 +288,11 @@ class KeyedCaller:
     # --- its answer ------------------------------------------------------------------------------
 
     @property
+    def reads(self) -> bool:
+        """Whether the client is there and takes what is written to it."""
+        return not (self.gone or self.slow)
+
+    @property
     def shown(self) -> bool:
         """Whether the client has seen a part of an answer; comments do not count."""
         return self.position > 0
@@ -288,7 +300,7 @@ class KeyedCaller:
     def pump(self) -> None:
         """Write what the answer has and the client does not."""
         answer, exchange = self.answer, self.exchange
-        if self.gone or self.slow or answer is None or not answer.status:
+        if not self.reads or answer is None or not answer.status:
             return
         if not answer.streams:
             if answer.sealed:
@@ -296,13 +308,11 @@ class KeyedCaller:
             return
         if not exchange.started:
             exchange.start(answer.status, self._head(answer))
-        while self.position < answer.visible and not self.slow:
+        while self.position < answer.visible and self.reads:
             piece = answer.pieces[self.position - answer.dropped]
             self.position += 1
             exchange.write(piece)
-            if self.gone:
-                return
-        if answer.sealed and self.position == answer.visible:
+        if answer.sealed and self.position == answer.visible and not self.gone:
             self._part()
             if answer.broken:
                 exchange.abort()

@@ -245,6 +245,10 @@ class Counters:
         """Count an answer that failed a check, so that the stronger model was asked."""
         self.add(f'escalations_total{{model="{model}",check="{check}"}}')
 
+    def keyed(self, result: str) -> None:
+        """Count a request with an idempotency key: executed, joined, replayed, or why not."""
+        self.add(f'idempotency_requests_total{{result="{result}"}}')
+
     def compared(self, model: str, result: str) -> None:
         """Count a comparison of two replicas' answers: agreed, disagreed, or unanswered."""
         self.add(f'comparisons_total{{model="{model}",result="{result}"}}')

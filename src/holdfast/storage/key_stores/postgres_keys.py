@@ -205,8 +205,8 @@ class PostgresKeys:
     def purge(self, tenant: str) -> int:
         """Delete all of a tenant's keys and answers."""
         with self._connected() as connection:
-            for table in ("holdfast_key_pieces", "holdfast_key_usage"):
-                connection.execute(f"DELETE FROM {table} WHERE tenant = %s", (tenant,))  # noqa: S608 fixed
+            connection.execute("DELETE FROM holdfast_key_pieces WHERE tenant = %s", (tenant,))
+            connection.execute("DELETE FROM holdfast_key_usage WHERE tenant = %s", (tenant,))
             gone = connection.execute("DELETE FROM holdfast_keys WHERE tenant = %s", (tenant,))
             put = "INSERT INTO holdfast_key_purges (tenant) VALUES (%s)"
             connection.execute(put, (tenant,))

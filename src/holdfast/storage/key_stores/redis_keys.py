@@ -100,7 +100,7 @@ class RedisKeys:
             yield self._client
         except redis.RedisError as error:
             self._checked = False
-            raise KeyStoreError(f"Redis: {error or type(error).__name__}") from error
+            raise KeyStoreError(f"Redis: {error}") from error
 
     def _check(self) -> None:
         """Refuse a server that would forget keys."""

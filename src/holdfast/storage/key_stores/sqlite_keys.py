@@ -62,6 +62,7 @@ _BEAT: Final = """
 INSERT INTO owners VALUES (?, 1, ?)
 ON CONFLICT (owner) DO UPDATE SET beat = beat + 1, at = excluded.at
 """
+_OLD_PURGES: Final = "DELETE FROM purges WHERE number <= (SELECT max(number) FROM purges) - ?"
 
 
 class SqliteKeys:
@@ -184,8 +185,7 @@ class SqliteKeys:
             gone = connection.execute("DELETE FROM keys WHERE tenant = ?", (tenant,)).rowcount
             connection.execute("DELETE FROM usage WHERE tenant = ?", (tenant,))
             connection.execute("INSERT INTO purges (tenant) VALUES (?)", (tenant,))
-            kept = "SELECT max(number) FROM purges"
-            connection.execute(f"DELETE FROM purges WHERE number <= ({kept}) - ?", (PURGES_KEPT,))  # noqa: S608 fixed
+            connection.execute(_OLD_PURGES, (PURGES_KEPT,))
         with self._connected() as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return gone
