@@ -184,8 +184,8 @@ def run(settings: ReadinessSettings, stop: StopSignal) -> None:
     agent = VerdictAgent(settings)
     server = ProbeServer(agent, settings.listen)
     threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
-    host, port = server.server_address[:2]
-    _say(f"tells of {settings.replica} at {host}:{port}/readyz, as {settings.url} says")
+    where = f"{_address(settings.listen)[0]}:{server.server_port}"
+    _say(f"tells of {settings.replica} at {where}/readyz, as {settings.url} says")
     told: Decision | None = None
     problem = ""
     while not stop.is_set():
