@@ -225,11 +225,12 @@ class GuardedHandle:
 
     async def _stream(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncIterator[Any]:
         call = self._open()
-        policy, attempt, response = self._policy, None, None
+        policy, response = self._policy, None
+        running: GuardedAttempt | None = None  # as long as the policy waits for its end
         try:
             error: BaseException | None = None
             while True:
-                attempt = self._begin(call, error)
+                running = attempt = self._begin(call, error)
                 response = _sent(self._handle, args, kwargs)
                 items = _items_of(response)
                 step: NextStep | None = None
@@ -243,24 +244,24 @@ class GuardedHandle:
                         attempt.due = min(attempt.due + self._clock() - now, call.deadline)
                         attempt.shown_at = self._clock()
                         continue
-                    ended, attempt = attempt, None
+                    running = None
                     if error is None:
-                        policy.answered(call, ended, now)
+                        policy.answered(call, attempt, now)
                         return
                     late = isinstance(error, _LateError)
                     kind = kind_of_error(error, self._bad_request)
                     step = (
-                        policy.overdue(call, ended, now)
+                        policy.overdue(call, attempt, now)
                         if late
-                        else policy.failed(call, ended, kind, now)
+                        else policy.failed(call, attempt, kind, now)
                     )
                 _cancel(response)
                 if not step.again:
                     raise _failure(step, call, error) from error
                 await asyncio.sleep(seconds(step.delay))
         finally:
-            if attempt is not None:
-                policy.superseded(call, attempt, self._clock())
+            if running is not None:
+                policy.superseded(call, running, self._clock())
                 _cancel(response)
             policy.close(call)
 

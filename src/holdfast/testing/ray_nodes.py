@@ -18,8 +18,12 @@ _SETTINGS: Final = {
     # A node starts a Python process per CPU beforehand: minutes of work on a small machine.
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
-    "RAY_agent_register_timeout_ms": "300000",  # else a busy raylet ends itself
+    # On a busy machine its parts wait for each other for longer than they would by themselves.
+    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_raylet_start_wait_time_s": "300",
     "RAY_worker_register_timeout_seconds": "300",
+    "RAY_gcs_rpc_server_connect_timeout_s": "60",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
 }
 
 
@@ -56,7 +60,7 @@ class RayNodes:
 
 def node_options(name: str, **more: Any) -> dict[str, Any]:
     """The options of one small node."""
-    # A raylet that has to learn these ports from its agents gives up after 15 s, and its node too.
+    # A raylet that has to learn these ports from its agents waits for them, and not for long.
     names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")
     ports = _free_ports(len(names) + 1)
     return {
@@ -101,10 +105,12 @@ def ray_nodes(*others: str, dashboard: bool = False, **head: Any) -> Iterator[Ra
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     import ray  # noqa: PLC0415 only its own environment has it
-    from ray._private import services  # noqa: PLC0415
+    from ray._private import services, utils  # noqa: PLC0415
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
     services.get_node = _patient(services.get_node)
+    if not dashboard:  # then agents load a tenth: a node whose agent takes 27 s to start gives up
+        utils.get_dashboard_dependency_error = lambda: "not asked for"
     options = node_options("a", include_dashboard=dashboard, **head)
     cluster = Cluster(initialize_head=True, connect=False, head_node_args=options)
     nodes = RayNodes(cluster)

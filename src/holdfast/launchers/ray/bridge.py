@@ -32,6 +32,7 @@ _REFUSALS: Final = 2  # in a row, before a node is called dead: one may meet a r
 _UNAVAILABLE_S: Final = 0.5  # before an actor that cannot be reached is asked again
 _VERDICT_S: Final = 3.0  # for the cluster to say whether an actor's end was its node's
 _LINE_BYTES_MAX: Final = 4 << 20
+_CLEAN_S: Final = 5.0  # for an actor to remove its files; its place is not given back before
 _CALL_S: Final = 20.0  # for an actor's plain answer
 
 _Answer = dict[str, Any]
@@ -204,8 +205,21 @@ class Bridge:
         if record is not None:
             kept = {**record, "ended": dict(how)}
             await asyncio.to_thread(self._cluster.write, replica, kept)
+        if not how.get("host_lost"):
+            await self._clean(replica)
         await asyncio.to_thread(self._cluster.release, replica)
         return dict(how)
+
+    async def _clean(self, replica: str) -> None:
+        """Let an actor remove what it has on its node's disk, if it still lives."""
+        actor = await asyncio.to_thread(self._cluster.actor, replica)
+        if actor is None:
+            return
+        try:
+            async with asyncio.timeout(_CLEAN_S):
+                await actor.leave.remote()
+        except (RayError, TimeoutError) as error:
+            sys.stderr.write(f"{replica} left its folder behind: {type(error).__name__}\n")
 
     async def _why_gone(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Why an actor is gone: its node died or was taken back, or only the actor ended."""

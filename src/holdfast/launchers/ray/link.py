@@ -106,7 +106,10 @@ class BridgeLink:
         wait_s = _AGAIN_FIRST_S
         while True:
             began = asyncio.get_running_loop().time()
-            await self._once()
+            try:
+                await self._once()
+            except (OSError, ValueError) as error:  # it cannot be started, or talks nonsense
+                self.why_down = f"{type(error).__name__}: {str(error)[:160]}"
             lived = asyncio.get_running_loop().time() - began
             wait_s = _AGAIN_FIRST_S if lived > _AGAIN_MAX_S else min(wait_s * 2, _AGAIN_MAX_S)
             _log.warning("the bridge to Ray ended", reason=self.why_down, again_s=wait_s)
@@ -122,7 +125,7 @@ class BridgeLink:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env={**engine_environment(self._environment, ()), "RAY_DEDUP_LOGS": "0"},
+                env=_environment(self._environment),
                 limit=_LINE_BYTES_MAX,
                 start_new_session=True,  # Ctrl-C is for control
             )
@@ -185,6 +188,12 @@ class BridgeLink:
         if any("No module named 'ray'" in line for line in lines):
             return "Ray is not installed here; install holdfast[ray]"
         return lines[-1][:200] if lines else "it ended without a word"
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    """What Ray's driver gets of control's variables: what engines get, and Ray's own settings."""
+    settings = {name: value for name, value in own.items() if name.startswith("RAY_")}
+    return {**engine_environment(own, ()), **settings}
 
 
 __all__ = ["REQUEST_S", "BridgeLink", "RaySettings"]

@@ -159,8 +159,9 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _number(row: Mapping[str, Any], name: str) -> float | None:
     value = row.get(name)
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known else None  # type: ignore[arg-type] mypy does not follow `known`
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
 
 
 def _mapping(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
