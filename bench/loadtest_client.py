@@ -79,7 +79,7 @@ async def measure(url: str, args: argparse.Namespace) -> None:
     workload = Workload(prompt=Lengths(256, 0.0), output=Lengths(args.tokens, 0.0))
     plan = RequestPlan(workload, BodyForm("m"))
     load = StepLoad("load", args.streams, warmup_s=5.0, seconds=args.seconds, timeout_s=600.0)
-    load_run.MeasuredCall = CountedCall  # type: ignore[misc]
+    load_run.MeasuredCall = CountedCall  # type: ignore[attr-defined]
     cpu = process_time()
     step, records = await client.hold(load, plan, 0)
     cpu = process_time() - cpu

@@ -94,6 +94,7 @@ def _complete(what: str, found: Iterable[str], said: Iterable[str]) -> None:
 # Errors that are raised before the flow sees a request, by code.
 _EARLY: Final = {
     "expired_api_key": "the key is known, and its `expires` has passed",
+    "overloaded": "files and batches: too many calls at once, or their process is starting anew",
     "weak_api_key": "the key is known, and has fewer than 8 characters",
     "deadline_exceeded": "a duplicate waited for the first request with its idempotency key",
     "idempotency_answer_gone": "it was executed, and its answer is [not kept](../idempotency.md)",

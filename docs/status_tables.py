@@ -22,6 +22,7 @@ SOURCES: Final = {
     "agent/__init__.py": "agents on other hosts",
     "sources/aws/__init__.py": "AWS",
     "sources/kubernetes/__init__.py": "Kubernetes",
+    "sources/ray/__init__.py": "Ray",
 }
 EXPORTERS: Final = {
     "control/gateways/metrics.py": "Prometheus",
@@ -30,8 +31,8 @@ EXPORTERS: Final = {
 }
 # What does not exist yet, by the package that will hold it; once it is there, this must change.
 NOT_YET: Final = {
-    "batch": "batch jobs",
-    "launchers/ray.py": "launching on other hosts than this one",
+    "launchers/kubernetes": "launching on Kubernetes by Holdfast itself",
+    "sources/inference_pool": "InferencePool as a source",
 }
 
 
@@ -85,10 +86,12 @@ def status() -> str:
     here = (
         "the decision core, and the simulator that runs it; the gateway; control",
         f"engines: {_listed(list(DIALECTS))}; {len(POLICIES)} routing policies",
-        "launching, rolling updates and autoscaling on one host",
+        "launching, rolling updates and autoscaling on one host and on Ray",
+        "durable queues, OpenAI's files and batches, idempotency keys",
+        "a second control that takes over; manifests for Kubernetes, Envoy and Istio",
         f"readings of {_listed(list(SOURCES.values()))}, joined in terminal, web and JSON",
         f"incidents of {len(Cause)} causes; {len(FAULTS)} faults to inject",
-        f"figures for {_listed(list(EXPORTERS.values()))}; the planner",
+        f"figures for {_listed(list(EXPORTERS.values()))}; the planner, the benchmark and the twin",
     )
     lines = "\n".join(f"- {line}" for line in here)
     return f"Alpha. Here now:\n\n{lines}\n\nNot here yet: {_listed(list(NOT_YET.values()))}."
