@@ -15,7 +15,7 @@ from holdfast.control.gateways.kernel_state import read_stat
 from holdfast.control.gateways.process_report import REPORT_FILE, read_report
 from holdfast.core.health.process_watch import KernelState, ProcessWatchConfig
 from holdfast.wire.process_watcher import ProcessWatcher
-from holdfast.wire.serve import _teller
+from holdfast.wire.processes import _teller
 from holdfast.wire.sockets import open_listeners
 from holdfast.wire.supervisor import Child, Supervisor, Tree
 

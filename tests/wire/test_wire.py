@@ -698,7 +698,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_told_before_anything_starts(tmp_
 def test_logs_begin_at_the_level_that_is_asked_for(level, told):
     code = (
         "import structlog\n"
-        "from holdfast.wire.serve import configure_logging\n"
+        "from holdfast.wire.log_output import configure_logging\n"
         "configure_logging()\n"
         "log = structlog.get_logger()\n"
         "for level in ('debug', 'info', 'warning'): getattr(log, level)('said')\n"
@@ -718,7 +718,7 @@ def test_a_log_line_has_no_control_character_in_it():
     planted = "".join(map(chr, range(0x7F, 0xA0)))
     code = (
         "import sys, structlog\n"
-        "from holdfast.wire.serve import configure_logging\n"
+        "from holdfast.wire.log_output import configure_logging\n"
         "configure_logging()\n"
         "structlog.get_logger().warning('said', reason=sys.argv[1])\n"
     )
@@ -849,7 +849,7 @@ def test_the_control_process_serves_operators_and_ends_on_sigterm(tmp_path, list
     path.write_text("models: [{name: m, engine: vllm, endpoints: [http://127.0.0.1:1]}]\n")
     admin = listeners()
     code = (
-        "from holdfast.wire.serve import run_control; from pathlib import Path\n"
+        "from holdfast.wire.processes import run_control; from pathlib import Path\n"
         f"run_control(Path({str(path)!r}), Path({str(tmp_path)!r}), {admin[0].fileno()})"
     )
     process = subprocess.Popen(
@@ -884,7 +884,7 @@ def test_whose_supervisor_was_killed_before_it_began_ends_at_once(tmp_path, list
         "control": f"run_control(Path({str(path)!r}), {place}, None, {notices})",
         "gateway": f"run_gateway(0, Path({str(tmp_path)!r}), {place}, {notices})",
     }
-    code = "from holdfast.wire.serve import run_control, run_gateway; from pathlib import Path\n"
+    code = "from pathlib import Path; from holdfast.wire.processes import *\n"
     try:
         ended = subprocess.run(
             [sys.executable, "-c", code + calls[process]],

@@ -6,8 +6,9 @@ from typing import Final
 import click
 
 from holdfast.ui.terminal.console import stderr
+from holdfast.wire.processes import run_batch, run_control, run_gateway
 from holdfast.wire.provisions import ProvisionError
-from holdfast.wire.serve import ServeOptions, run_batch, run_control, run_gateway
+from holdfast.wire.serve import ServeOptions
 from holdfast.wire.serve import serve as run
 from holdfast.wire.sockets import AddressTakenError
 from holdfast.wire.state_dir import StateDirError
