@@ -25,7 +25,7 @@ def configure_logging(log: TextIO | None = None) -> None:
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(log_level()),
         processors=[
-            structlog.processors.addlog_level,
+            structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(serializer=_dumps),
