@@ -1,6 +1,6 @@
 """Batch work beside people, in simulation: what people notice, and how much of the spare is used.
 
-    python bench/batch_beside.py --replicas 64 --seconds 30
+    python bench/batch_beside.py --replicas 64 --seconds 60
 
 The simulator drives the gateway's own flow; the batch runner's own policy (``core.batch``) looks
 ten times a second, as the real one does. For each share of people's load it prints the p95 and p99
@@ -35,7 +35,7 @@ from holdfast.sim.world import World
 
 MODEL: Final = "m"
 LOOK: Final = SECOND // 10
-WARM_S: Final = 5.0  # not counted: the fleet and the policy settle
+WARM_S: Final = 20.0  # not counted: answers take 5 s, and batch work moves together as they end
 ENGINE: Final = EngineParameters(batch_max=32)
 PROMPT: Final = Lengths(mean=500.0)
 ANSWER: Final = Lengths(mean=200.0)
@@ -44,7 +44,9 @@ ANSWER: Final = Lengths(mean=200.0)
 class BesideWorld(World):
     """A world into which a batch runner sends items, by its policy or by a fixed number."""
 
-    def __init__(self, setup: Experiment, seed: int, config: SpareCapacityConfig | None, fixed: int):
+    def __init__(
+        self, setup: Experiment, seed: int, config: SpareCapacityConfig | None, fixed: int
+    ) -> None:
         super().__init__(setup, seed)
         self._policy = SpareCapacity(config) if config is not None else None
         self._config = config or SpareCapacityConfig()
@@ -182,7 +184,7 @@ def main() -> None:
     """Print one JSON object a line, as each run ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicas", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     for row in rows(args.replicas, args.seconds, args.seed):

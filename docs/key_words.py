@@ -87,6 +87,7 @@ SAID_HERE: Final = {
     "FleetFile.gateway": "the data port, where clients connect",
     "FleetFile.admin": "the port for operators",
     "FleetFile.chaos": "trouble on purpose: see [chaos](../chaos.md)",
+    "FleetFile.batch": "OpenAI's Files and Batches: see [batches](../batch.md)",
     "FleetFile.models": "what is served, and where; at least one",
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",
@@ -236,6 +237,11 @@ SAID_HERE: Final = {
     "AdminTokenSection.token": "its hash (`holdfast keys new`)",
     "AdminTokenSection.roles": "`read`: questions; `operate`: orders; `chaos`: faults on purpose. "
     "The last two may read, too",
+    "BatchSection.enabled": "true: one more process serves `/v1/files` and `/v1/batches` and works "
+    "batches off beside people; read when `serve` starts",
+    "BatchSection.limits": "bounds of files and batches, of one and of one tenant",
+    "BatchSection.pace": "how many items run beside people",
+    "BatchSection.items": "how often an item is tried, and the pauses between",
     "ChaosSection.enabled": "true: `holdfast chaos` may put a proxy before replicas and change "
     "what control sees of them; taken back, what holds ends at once",
     "models.ModelSection.name": "what clients put into `model`",

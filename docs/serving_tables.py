@@ -212,6 +212,7 @@ _HEADERS: Final = {
     "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408; OpenAI's SDKs obey it "
     "before anything else",
 }
+_OF_REQUESTS: Final = {"x-holdfast-runner", "x-holdfast-tenant"}  # the batch process and gateways
 _HEADER: Final = re.compile(r"\b(x-(?:request|holdfast|should)(?:-[a-z]+)+|retry-after(?:-ms)?)\b")
 
 
@@ -224,7 +225,7 @@ def headers_table() -> str:
     numbers |= {f"reset_{kind}_s": 1.0 for kind in ("requests", "tokens")}
     lines = errors.rate_limit_headers(numbers).decode().split("\r\n")
     found.update(line.partition(":")[0] for line in lines if line)
-    _complete("response headers", found, _HEADERS)
+    _complete("response headers", found - _OF_REQUESTS, _HEADERS)
     return table(
         ("header", "what it says"), [(f"`{name}`", said) for name, said in _HEADERS.items()]
     )
@@ -234,6 +235,18 @@ _LIMITS: Final = ("limit", "remaining")
 
 # --- paths ----------------------------------------------------------------------------------------
 
+_BATCHES: Final = (
+    (
+        "`/v1/files`, `/v1/files/{id}`, `/v1/files/{id}/content`",
+        "GET, POST, DELETE",
+        "files of [batches](../batch.md), where `batch.enabled` is set",
+    ),
+    (
+        "`/v1/batches`, `/v1/batches/{id}`, `/v1/batches/{id}/cancel`",
+        "GET, POST",
+        "batches, likewise",
+    ),
+)
 _PROBES: Final = (
     ("`/livez`", "GET", "the process turns; no key is asked for"),
     ("`/readyz`", "GET", "it accepts, has a fleet view and is not draining: 200, else 503"),
@@ -251,7 +264,7 @@ def paths_table() -> str:
         route = routes.find(method, example)
         shown = example.decode().replace("/m", "/{model}").replace("{model}odels", "models")
         rows.append((f"`{shown}`", method.decode(), _about(route)))
-    return table(("path", "method", "what it is"), [*rows, *_PROBES])
+    return table(("path", "method", "what it is"), [*rows, *_BATCHES, *_PROBES])
 
 
 def _about(route: routes.Route) -> str:

@@ -193,7 +193,7 @@ class Stage:
             results,
             self.gateway,
             self.loads,
-            pace=SpareCapacityConfig(),
+            pace=SpareCapacityConfig(young_s=PATIENCE_S),  # this machine may stand still
             items=ItemPolicyConfig(pause_s=0.01, pause_max_s=0.02),
         )
         backlog = BacklogApi(self.desk, self.queue, self.runner, monotonic_ns)

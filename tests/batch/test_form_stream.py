@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.batch.api_errors import ApiRefusalError
-from holdfast.batch.form_stream import Field, FileBegun, FileData, FileEnded, FormStream
+from holdfast.batch.form_stream import FileBegun, FileData, FileEnded, FormField, FormStream
 
 TYPE = "multipart/form-data; boundary=xyz"
 
@@ -35,7 +35,9 @@ def test_any_cut_gives_the_same_file(content, cuts):
     data = form(content)
     stream, events = read(data, [cut for cut in cuts if cut <= len(data)])
     assert stream.complete
-    assert [event for event in events if isinstance(event, Field)] == [Field("purpose", "batch")]
+    assert [event for event in events if isinstance(event, FormField)] == [
+        FormField("purpose", "batch")
+    ]
     assert FileBegun("file", "in.jsonl") in events
     assert b"".join(e.data for e in events if isinstance(e, FileData)) == content
     assert events[-1] == FileEnded()

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from holdfast.batch.api_answers import json_answer, number, tenant_of
 from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, no_file
 from holdfast.batch.file_store import FileStore, PartialFile
-from holdfast.batch.form_stream import Field, FileBegun, FileData, FileEnded, FormStream
+from holdfast.batch.form_stream import FileBegun, FileData, FileEnded, FormField, FormStream
 from holdfast.storage.batch_records import BatchRecords, FileRecord, RecordsFullError
 
 PURPOSES: Final = ("batch",)  # what a client may upload; outputs are ``batch_output``
@@ -83,7 +83,7 @@ class FilesApi:
     async def _take(self, upload: "_Upload", events: list[Any], tenant: str) -> None:
         limits = self._store.limits
         for event in events:
-            if isinstance(event, Field):
+            if isinstance(event, FormField):
                 upload.fields[event.name] = event.value
             elif isinstance(event, FileBegun):
                 if event.field != "file":

@@ -1,6 +1,6 @@
 """Reads an upload form (multipart/form-data) piece by piece, so that a file is never in memory.
 
-    feed(bytes) ─► [Field("purpose", b"batch"), FileBegun("in.jsonl"), FileData(b"…"), FileEnded()]
+    feed(bytes) ─► [FormField("purpose", "batch"), FileBegun("in.jsonl"), FileData(b"…"), …]
 
 Plain fields are short and kept whole; the one file is passed on as it comes. What is held back is
 at most one boundary's length, because a boundary may be cut by two reads.
@@ -27,7 +27,7 @@ _filename: Final = re.compile(rb';\s*filename="((?:[^"\\\r\n]|\\.){0,512})"', re
 
 
 @dataclass(slots=True, frozen=True)
-class Field:
+class FormField:
     """A plain field of the form, whole."""
 
     name: str
@@ -54,7 +54,7 @@ class FileEnded:
     """The file is complete."""
 
 
-FormEvent = Field | FileBegun | FileData | FileEnded
+FormEvent = FormField | FileBegun | FileData | FileEnded
 
 
 class FormStream:
@@ -154,9 +154,9 @@ class FormStream:
         if self._is_file:
             events.append(FileEnded())
         else:
-            events.append(Field(self._name, self._value.decode("utf-8", "replace")))
+            events.append(FormField(self._name, self._value.decode("utf-8", "replace")))
         self._name = None
         self._opened = False
 
 
-__all__ = ["Field", "FileBegun", "FileData", "FileEnded", "FormEvent", "FormStream"]
+__all__ = ["FileBegun", "FileData", "FileEnded", "FormEvent", "FormField", "FormStream"]

@@ -11,6 +11,7 @@ alive, and gives it back when it stops, when people need the slot, or when the b
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ from holdfast.batch.items import (
 from holdfast.batch.load_reports import LoadReports
 from holdfast.batch.settlements import FailedReceive, Settlements
 from holdfast.core.batch.spare_capacity import (
-    Pace,
+    BatchPace,
     SpareCapacity,
     SpareCapacityConfig,
     is_young,
@@ -93,7 +94,7 @@ class ModelFeed:
     capacity: SpareCapacity
     turns: Turns
     running: set[RunningItem] = field(default_factory=set)
-    pace: Pace = field(default_factory=lambda: Pace(0, 0, "not looked yet"))
+    pace: BatchPace = field(default_factory=lambda: BatchPace(0, 0, "not looked yet"))
     empty_until: dict[str, int] = field(default_factory=dict)  # by queue
     finished: RateWindow = field(default_factory=lambda: RateWindow(60.0))
 
@@ -143,11 +144,9 @@ class BatchRunner:
         try:
             while not self._stopping:
                 await self._look()
-                try:
+                with contextlib.suppress(TimeoutError):  # nothing happened: look all the same
                     async with asyncio.timeout(LOOK_S if self.feeds else 1.0):
                         await self._wake.wait()
-                except TimeoutError:
-                    pass
                 self._wake.clear()
         finally:
             await self._give_back()

@@ -18,7 +18,7 @@ from holdfast.batch.input_lines import LINES_MAX
 from holdfast.cli.admin_port import which_fleet
 from holdfast.core.batch.progress import ProgressEstimate
 from holdfast.ui.terminal.batch_progress import ProgressLine
-from holdfast.ui.terminal.console import stderr, stdout
+from holdfast.ui.terminal.console import duration, stderr, stdout
 from holdfast.ui.terminal.untrusted_text import escape
 from holdfast.wire.state_dir import default_state_dir, read_running
 
@@ -155,7 +155,8 @@ def list_batches(client: BatchApiClient, limit: int, *, as_json: bool) -> None:
         click.echo(json.dumps(found))
         return
     table = Table(box=None, pad_edge=False)
-    for name in ("batch", "status", "done", "failed", "total", "created", "endpoint"):
+    table.add_column("batch", no_wrap=True)
+    for name in ("status", "done", "failed", "total", "created", "endpoint"):
         table.add_column(name, justify="right" if name in {"done", "failed", "total"} else "left")
     for one in found["data"]:
         counts = one["request_counts"]
@@ -165,7 +166,7 @@ def list_batches(client: BatchApiClient, limit: int, *, as_json: bool) -> None:
             str(counts["completed"]),
             str(counts["failed"]),
             str(counts["total"]),
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one["created_at"])),
+            f"{duration(max(0.0, time.time() - one['created_at']))} ago",
             one["endpoint"],
         )
     stdout().print(table)

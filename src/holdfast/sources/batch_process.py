@@ -50,7 +50,7 @@ class BatchSource:
             async with asyncio.timeout(_ANSWER_S):
                 self._last = await self._ask()
             self._read_at, self._failing_since = now, None
-        except (OSError, TimeoutError, ValueError) as failed:
+        except (OSError, TimeoutError, TypeError, ValueError) as failed:
             error = f"the batch process does not answer ({type(failed).__name__})"
             self._failing_since = self._failing_since or now
         problem = str(self._last.get("problem") or "")

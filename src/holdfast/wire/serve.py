@@ -64,6 +64,8 @@ from holdfast.wire.supervisor import ACCEPTS, LEAVES, Child, Supervisor, Tree
 if TYPE_CHECKING:
     import uvicorn
 
+    from holdfast.control.process import Control
+
 REPLICAS_GRACE_S: Final = 20.0  # for control to end its replicas: each gets 5 s, side by side
 DESCRIPTORS_WANTED: Final = 65_536  # of the supervisor and control, and of engines below it
 GATEWAY_DESCRIPTORS_WANTED: Final = 1 << 20  # the usual hard limit: half a million connections
@@ -401,10 +403,7 @@ async def _control(
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
         control.watch_supervisor(supervisor)
-    if (run_dir / RUNNER_SECRET_FILE).exists():
-        from holdfast.sources.batch_process import BatchSource  # noqa: PLC0415 as above
-
-        control.source_poller.add(BatchSource(run_dir / BATCH_SOCKET_FILE))
+    _show_batches(control, run_dir)
     lacked = control.lacked
     lacked.descriptors = raise_descriptor_limit(DESCRIPTORS_WANTED)
     bounds = AdminConnections(control.file.admin.connections, descriptors=lacked.descriptors)
@@ -446,6 +445,14 @@ async def _control(
     finally:
         if not await asyncio.to_thread(store.close):
             _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+def _show_batches(control: "Control", run_dir: Path) -> None:
+    """Let the view read the batch process, where one was started beside this control."""
+    if (run_dir / RUNNER_SECRET_FILE).exists():
+        from holdfast.sources.batch_process import BatchSource  # noqa: PLC0415 gateways do without
+
+        control.source_poller.add(BatchSource(run_dir / BATCH_SOCKET_FILE))
 
 
 def _admin_config(app: Any, tls: AdminTlsSection | None) -> "uvicorn.Config":

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 _PIECE_BYTES: Final = 256 << 10
 _TIMEOUT_S: Final = 120.0
 _PAUSE_MAX_S: Final = 10.0
+_NOT_ENABLED: Final = "Set 'batch: {enabled: true}' in the fleet file, and start the fleet anew."
 _AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -130,7 +131,9 @@ class BatchApiClient:
             try:
                 return self._once(method, path, headers, pieces, take)
             except (OSError, http.client.HTTPException) as error:
-                failed = BatchApiError(f"no answer from {self._host}: {str(error) or type(error).__name__}")
+                failed = BatchApiError(
+                    f"no answer from {self._host}: {str(error) or type(error).__name__}"
+                )
             except BatchApiError as error:
                 if error.status not in _AGAIN:
                     raise
@@ -169,8 +172,11 @@ class BatchApiClient:
 
 def _refusal(status: int, body: bytes) -> BatchApiError:
     try:
-        told = json.loads(body)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
+        error = json.loads(body)["error"]
+        told = error["message"]
+        if error.get("code") == "unknown_url":
+            told = f"{told} {_NOT_ENABLED}"
+    except (ValueError, KeyError, TypeError, AttributeError):
         told = "no reason was given"
     return BatchApiError(f"{status}: {told}", status)
 

@@ -23,7 +23,10 @@ from holdfast.core.types import ConfigError
 _Times = tuple[int, int, int] | None
 _Signature = tuple[_Times, ...]
 
-_FIXED: Final = ("gateway.listen", "gateway.workers", "gateway.tls", "admin.listen", "admin.tls")
+_FIXED: Final = (
+    *("gateway.listen", "gateway.workers", "gateway.tls", "admin.listen", "admin.tls"),
+    "batch.enabled",  # its process is started with the others
+)
 _FIX: Final = "undo it, or start 'holdfast serve --takeover' with it and then stop this one"
 
 

@@ -67,7 +67,7 @@ class ModelLoad:
 
 
 @dataclass(slots=True, frozen=True)
-class Pace:
+class BatchPace:
     """How many items may run, how many young ones to take back now, and why."""
 
     running_max: int
@@ -89,7 +89,7 @@ class SpareCapacity:
         self._usual = Ewma(USUAL_HALFLIFE_S)  # p95 of first tokens without batch items
         self._looks = 0
 
-    def look(self, load: ModelLoad | None, items: int, young: int, now: int) -> Pace:
+    def look(self, load: ModelLoad | None, items: int, young: int, now: int) -> BatchPace:
         """Decide from the present load.
 
         ``load`` None: no gateway reported since the last look. ``items``: batch items that run,
@@ -98,30 +98,30 @@ class SpareCapacity:
         config = self.config
         if load is None:
             if self._seen_at is None or now - self._seen_at > nanos(config.silent_s):
-                return Pace(config.silent_max, 0, "gateways do not report")
-            return Pace(items, 0, "no new report")
+                return BatchPace(config.silent_max, 0, "gateways do not report")
+            return BatchPace(items, 0, "no new report")
         self._seen_at = now
         if not load.ready:
-            return Pace(0, 0, "no replica is ready")
+            return BatchPace(0, 0, "no replica is ready")
         if load.waiting:
             self._held_until = now + nanos(config.hold_s)
             most = ceil(young * config.taken_back_share)
             taken = min(load.waiting, most)
-            return Pace(max(0, items - taken), taken, f"{load.waiting} people wait")
+            return BatchPace(max(0, items - taken), taken, f"{load.waiting} people wait")
         if now < self._held_until:
-            return Pace(items, 0, "people waited just now")
+            return BatchPace(items, 0, "people waited just now")
         self._learn(load, items, now)
         if self._late(load) and items:
             kept = floor(items * config.late_share)
-            return Pace(kept, 0, "first tokens are later than without batch")
+            return BatchPace(kept, 0, "first tokens are later than without batch")
         if load.slots is None:
-            return Pace(min(items + 1, config.unknown_max), 0, "no limit is known")
+            return BatchPace(min(items + 1, config.unknown_max), 0, "no limit is known")
         reserve = max(config.reserve_min, ceil(load.slots * config.reserve_share))
         free = load.slots - load.running - reserve
         if free <= 0:
-            return Pace(max(0, items + free), 0, "no spare slot")
+            return BatchPace(max(0, items + free), 0, "no spare slot")
         step = max(1, ceil(load.slots * config.growth_share))
-        return Pace(items + min(free, step), 0, f"{free} spare slots")
+        return BatchPace(items + min(free, step), 0, f"{free} spare slots")
 
     def _learn(self, load: ModelLoad, items: int, now: int) -> None:
         p95 = load.first_token_p95_s
@@ -141,4 +141,4 @@ def is_young(began: int, now: int, config: SpareCapacityConfig) -> bool:
     return now - began < config.young_s * SECOND
 
 
-__all__ = ["ModelLoad", "Pace", "SpareCapacity", "SpareCapacityConfig", "is_young"]
+__all__ = ["BatchPace", "ModelLoad", "SpareCapacity", "SpareCapacityConfig", "is_young"]

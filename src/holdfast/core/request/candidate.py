@@ -29,6 +29,7 @@ class Candidate:
 
     __slots__ = (
         "backpressure",
+        "batch_inflight",
         "breaker",
         "doubt_from",
         "failures",
@@ -91,6 +92,7 @@ class Candidate:
         self.gradient = gradient
         self.limit = self.slots  # requests allowed at once, from here
         self.inflight = 0  # attempts of this gateway out there now
+        self.batch_inflight = 0  # of them, those of batch priority
         self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
         self.reports = 0  # load reports taken in
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said

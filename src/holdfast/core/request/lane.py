@@ -158,6 +158,8 @@ class Lane:
         attempt.doubt_at = now + (norm if norm < doubt else doubt)
         attempt.scale = deadlines.scale
         candidate.inflight += 1
+        if request.priority:
+            candidate.batch_inflight += 1
         candidate.own_tokens += tokens
         self.pool.inflight += 1
         active.attempts = number + 1
@@ -269,6 +271,8 @@ class Lane:
         """End an attempt: free its slot and record its outcome; return the breaker's change."""
         candidate = attempt.candidate
         candidate.inflight -= 1
+        if active.request.priority:
+            candidate.batch_inflight -= 1
         if attempt.report == candidate.reports:
             candidate.own_tokens -= attempt.tokens
         self.pool.inflight -= 1

@@ -14,10 +14,12 @@ from typing import Final
 
 from holdfast.core.failure import Outcome
 from holdfast.core.messages import ReplicaView
+from holdfast.core.request import routing
 from holdfast.core.request.admission.queue import Outlook
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.candidate import UNLIMITED, Candidate
 from holdfast.core.request.failover import FailoverLadder
+from holdfast.core.request.routing.batch_pack import pack
 from holdfast.core.request.routing.policy import Choice, RoutingPolicy
 from holdfast.core.types import Halt, Replica, Request, State, nanos, seconds
 
@@ -35,6 +37,7 @@ class Pool:
         "_far",
         "_halts",
         "_ladder",
+        "_packs",
         "_policy",
         "_recheck_at",
         "_rungs",
@@ -66,6 +69,7 @@ class Pool:
             str, ...
         ] = ()  # replicas that get requests though their breakers open
         self._policy = policy
+        self._packs = policy.name == routing.DEFAULT  # batch work goes to the fullest
         self._ladder = ladder
         self._candidate = candidate
         self._rungs: list[list[Candidate]] = []
@@ -242,7 +246,10 @@ class Pool:
         for index, rung in enumerate(rungs):
             if self._far and self._far[index] and not self._may_spill(index, rung, now):
                 continue
-            choice = self._policy.choose(request, rung, tried, now)
+            choice = None
+            if self._packs and request.priority:
+                choice = pack(rung, tried)
+            choice = choice or self._policy.choose(request, rung, tried, now)
             if choice is not None:
                 return choice
         return None

@@ -381,11 +381,27 @@ def _read_images(ask: ParsedRequest, m: known.ImagesRequest, limits: BodyConfig,
     return len(m.prompt)
 
 
+def _read_moderations(
+    ask: ParsedRequest,
+    m: known.ModerationsRequest,
+    limits: BodyConfig,
+    _: Extras,
+    __: Counts,
+    ___: int,
+) -> int:
+    if m.input is UNSET:
+        raise invalid("input must be a text or a list of texts.", "input")
+    _read_texts(ask, "input", m.input, limits)
+    ask.prompts = 1  # read at once, and nothing is written for any of them
+    return len(m.input)
+
+
 _Reader = tuple[Callable[[bytes], Any], Callable[..., int]]  # which returns the bytes it weighed
 _READERS: Final[dict[Api, _Reader]] = {
     Api.CHAT: (msgspec.json.Decoder(ChatRequest).decode, _read_chat),
     Api.COMPLETIONS: (msgspec.json.Decoder(CompletionsRequest).decode, _read_completions),
     Api.EMBEDDINGS: (msgspec.json.Decoder(EmbeddingsRequest).decode, _read_embeddings),
+    Api.MODERATIONS: (msgspec.json.Decoder(known.ModerationsRequest).decode, _read_moderations),
     Api.RERANK: (msgspec.json.Decoder(known.RerankRequest).decode, _read_rerank),
     Api.RESPONSES: (msgspec.json.Decoder(known.ResponsesRequest).decode, _read_responses),
     Api.SPEECH: (msgspec.json.Decoder(known.SpeechRequest).decode, _read_speech),
@@ -395,6 +411,7 @@ _STRUCTS: Final[dict[Api, type[msgspec.Struct]]] = {
     Api.CHAT: ChatRequest,
     Api.COMPLETIONS: CompletionsRequest,
     Api.EMBEDDINGS: EmbeddingsRequest,
+    Api.MODERATIONS: known.ModerationsRequest,
     Api.RERANK: known.RerankRequest,
     Api.RESPONSES: known.ResponsesRequest,
     Api.SPEECH: known.SpeechRequest,

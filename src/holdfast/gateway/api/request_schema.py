@@ -85,6 +85,12 @@ class EmbeddingsRequest(Common, gc=False):
     dimensions: Part = UNSET
 
 
+class ModerationsRequest(Common, gc=False):
+    """The members of POST /v1/moderations."""
+
+    input: Part = UNSET
+
+
 class RerankRequest(Common, gc=False):
     """The members of POST /v1/rerank."""
 
@@ -364,6 +370,7 @@ __all__ = [
     "ImagesRequest",
     "InferRequest",
     "Items",
+    "ModerationsRequest",
     "Part",
     "RerankRequest",
     "ResponsesRequest",

@@ -33,6 +33,7 @@ class Api(StrEnum):
     TRANSCRIPTIONS = "transcriptions"
     IMAGES = "images"
     INFER = "infer"
+    MODERATIONS = "moderations"
     MODELS = "models"
     MODEL = "model"
 
@@ -95,6 +96,7 @@ ROUTES: Final[dict[bytes, Route]] = {
         Api.COMPLETIONS, _POST, b"/v1/completions", AnswerKind.COMPLETIONS, streams=True
     ),
     b"/v1/embeddings": Route(Api.EMBEDDINGS, _POST, b"/v1/embeddings", AnswerKind.EMBEDDINGS),
+    b"/v1/moderations": Route(Api.MODERATIONS, _POST, b"/v1/moderations"),
     b"/v1/responses": Route(
         Api.RESPONSES, _POST, b"/v1/responses", AnswerKind.RESPONSES, streams=True
     ),
