@@ -64,7 +64,7 @@ async def consume(queue: DurableQueue, name: str, items: int, batch: int) -> Non
     while done < items:
         leased = await queue.lease(name, batch, 60.0, "bench")
         if not leased:
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.02)
             continue
         ends = [Settlement(item.lease, ItemState.DONE, RESULT) for item in leased]
         answers = await queue.ack(ends)

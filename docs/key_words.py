@@ -9,6 +9,8 @@ from typing import Final
 
 # What a field means where neither a comment beside it nor its description says so.
 SAID_HERE: Final = {
+    "BatchSection.store": "where items of batches are kept: [queues](../queues.md)",
+    "QueueStoreSection.kind": "a file of this machine, or a server that machines share",
     "KeySection.hash": "sha256: and 64 hex digits; a bare hash may stand for the whole entry",
     "KeySection.file": "an absolute path of a file with the key or its hash, in place of `hash`",
     "KeySection.id": "what the key is called in lists; left out: the start of its hash",
