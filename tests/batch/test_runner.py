@@ -1,8 +1,16 @@
 """What the runner does with answers: tries again, waits, gives up; and how it shares and yields."""
 
+import asyncio
+import contextlib
 import json
+import ssl
+from datetime import UTC, datetime, timedelta
 
-from holdfast.batch.gateway_client import GatewayClient
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from holdfast.batch.gateway_client import GatewayClient, pinned_context
 from holdfast.batch.load_reports import LoadReports
 from holdfast.frames.batch_load import LoadDatagram, LoadRow, decode_load, encode_load
 from holdfast.queue_port import ItemState
@@ -148,3 +156,62 @@ def test_a_gateway_that_is_not_there_is_an_answer_of_status_0(stage):
         live.close()
 
     stage(scenario)
+
+
+def test_the_runner_trusts_the_ports_own_certificate_and_a_renewed_one(tmp_path):
+    async def answer(reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"{}")
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+        writer.close()
+
+    async def ask(port, client):
+        return await client.post("/v1/chat/completions", "a", b"{}")
+
+    async def scenario():
+        shown = write_certificate(tmp_path)
+        other = write_certificate(tmp_path / "renewed")
+        trusted = [str(other[0])]
+        server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server_tls.load_cert_chain(*shown)
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=server_tls)
+        port = server.sockets[0].getsockname()[1]
+        url = f"https://127.0.0.1:{port}"
+        client = GatewayClient(url, b"secret", lambda: pinned_context(trusted[0]))
+        assert (await ask(port, client)).broken  # not the one that it knows
+        trusted[0] = str(shown[0])
+        assert (await ask(port, client)).status == 200
+        client.close()
+        server.close()
+        await asyncio.sleep(0.05)
+
+    asyncio.run(scenario())
+
+
+def write_certificate(folder):
+    """A certificate for no particular name, and its key."""
+    folder.mkdir(exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "gateway.example")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .sign(key, hashes.SHA256())
+    )
+    certificate, secret = folder / "cert.pem", folder / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return certificate, secret

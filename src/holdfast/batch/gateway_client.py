@@ -7,6 +7,7 @@ the gateway. An attempt that is cancelled closes its connection, which aborts it
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
@@ -37,11 +38,14 @@ class GatewayAnswer:
 class GatewayClient:
     """Posts requests in tenants' names; one answer or ``GatewayAnswer(0)`` for each."""
 
-    def __init__(self, url: str, secret: bytes, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, url: str, secret: bytes, make_tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
         parts = urlsplit(url)
         self._host = parts.hostname or "127.0.0.1"
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = tls if parts.scheme == "https" else None
+        self._make_tls = make_tls if parts.scheme == "https" else None
+        self._tls: ssl.SSLContext | None = None  # made anew where the certificate was renewed
         self._secret = secret
         self._idle: list[_Connection] = []
 
@@ -76,10 +80,17 @@ class GatewayClient:
             return answer
 
     async def _connect(self) -> "_Connection":
-        async with asyncio.timeout(CONNECT_S):
-            _, protocol = await asyncio.get_running_loop().create_connection(
-                _Connection, self._host, self._port, ssl=self._tls
-            )
+        loop = asyncio.get_running_loop()
+        if self._tls is None and self._make_tls is not None:
+            self._tls = await asyncio.to_thread(self._make_tls)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, protocol = await loop.create_connection(
+                    _Connection, self._host, self._port, ssl=self._tls
+                )
+        except ssl.SSLError:
+            self._tls = None
+            raise
         return protocol
 
     def close(self) -> None:

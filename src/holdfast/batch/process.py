@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any, Final
@@ -222,9 +223,9 @@ def _server(app: Starlette, path: Path) -> tuple[uvicorn.Server, socket.socket]:
     return _ApiServer(config), listener
 
 
-def _tls(file: FleetFile) -> ssl.SSLContext | None:
+def _tls(file: FleetFile) -> Callable[[], ssl.SSLContext] | None:
     section = file.gateway.tls
-    return None if section is None else pinned_context(str(section.certificate))
+    return None if section is None else partial(pinned_context, str(section.certificate))
 
 
 def _virtual_models(file: FleetFile) -> dict[str, tuple[str, ...]]:

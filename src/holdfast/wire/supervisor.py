@@ -72,8 +72,8 @@ class Tree:
     gateways: list[Child]
     sockets: list[socket.socket] = field(default_factory=list)  # of the gateways, kept open
     admin: list[socket.socket] = field(default_factory=list)
-    batch: Child | None = None  # works batches off; stopped first, while gateways still serve
     in_order: bool = False  # the sockets began to listen in this order, one for each gateway
+    batch: Child | None = None  # works batches off; stopped first, while gateways still serve
 
 
 class Supervisor:
