@@ -189,6 +189,8 @@ def serve(
             write_running(state_dir, told)
         token_file = _own_token(path, state_dir, told, kept)
         folder = state_dir or _kept_beside(path, run_dir)
+        if file.gateway.idempotency.enabled:
+            open_key_store(folder, file.gateway.idempotency.store).close()  # opens nothing yet
         tree = Tree(
             _control_child(ours, path, run_dir, admin[0].fileno(), state_dir, token_file),
             [
