@@ -69,6 +69,7 @@ from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.request.batch_relay import BatchRelay
 from holdfast.gateway.request.engine_secrets import EngineSecrets
+from holdfast.gateway.request.key_thread import NoKeys
 from holdfast.gateway.request.keyed_requests import KeyedRequests
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of, targets_of
@@ -278,19 +279,31 @@ class GatewayProcess:
         if self._view is not None:
             driver.view(self._view)
         self._lease_again(driver)
-        self._follow_keys(file, driver)
+        self._follow_keys(file, driver, starting=True)
         return file, driver, server
 
-    def _follow_keys(self, file: FleetFile, driver: RequestDriver) -> None:
-        """Serve idempotency keys as the config says; unchanged, what is held stays."""
+    def _follow_keys(self, file: FleetFile, driver: RequestDriver, *, starting: bool) -> None:
+        """Serve idempotency keys as the config says; unchanged, what is held stays.
+
+        A store that cannot be made is a reason to refuse a new config, and none not to start:
+        requests without a key need none.
+        """
         section = file.gateway.idempotency
         if section == self._keys_of:
             return
-        self._keys_of = section
         if not section.enabled or self._key_store is None:
+            self._keys_of = section
             driver.use_keys(None)
             return
-        store = self._key_store(section.store)
+        store: KeyStore
+        try:
+            store = self._key_store(section.store)
+        except ConfigError as error:
+            if not starting:
+                raise
+            _log.error("no store: requests with an idempotency key get 503", reason=str(error))
+            store = NoKeys(str(error))
+        self._keys_of = section
         loop = asyncio.get_running_loop()
         counters = driver.observer.counters
         driver.use_keys(
@@ -527,9 +540,9 @@ class GatewayProcess:
             if self._driver is not None and self._server is not None:
                 self._note_key_uses(self._driver)
                 settings = settings_of(file, self._hot_path, self._runner_secret)
+                self._follow_keys(file, self._driver, starting=False)
                 self._targets = self._targets_of(file, asyncio.get_running_loop())
                 self._driver.reconfigure(settings, self._targets)
-                self._follow_keys(file, self._driver)
                 self._lease_again(self._driver)
                 self._server.reconfigure(file.gateway.http, _origins(file))
             else:

@@ -134,6 +134,8 @@ def serve(
         token_file = _own_token(path, state_dir, told, kept)
         member = path if file.control.members else None
         folder = state_dir or _kept_beside(path, run_dir)
+        if file.gateway.idempotency.enabled:
+            open_key_store(folder, file.gateway.idempotency.store).close()  # opens nothing yet
         tree = Tree(
             _control_child(ours, path, run_dir, admin[0].fileno(), state_dir, token_file),
             [

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 import structlog
 
@@ -24,7 +24,7 @@ from holdfast.core.request.idempotency.key_policy import (
     KeyRuling,
 )
 from holdfast.core.request.idempotency.key_record import KeyName, KeyRecord, KeyUsage
-from holdfast.ports import KeySight, KeyStore, WatchedKey
+from holdfast.ports import KeySight, KeyStore, KeyStoreError, WatchedKey
 
 BATCH_MAX: Final = 256  # changes of one transaction: others of the host wait for it
 QUEUE_MAX: Final = 8_192  # changes that wait; two for each caller there may be
@@ -254,9 +254,24 @@ class KeyThread:
         return False
 
 
+class NoKeys:
+    """A key store that is not there: every call fails with the same reason."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def _fail(self, *_: object) -> NoReturn:
+        raise KeyStoreError(self._reason)
+
+    update = look = beat = farewell = wanted = due = purge = usage = _fail
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def _hand_back(thens: Sequence[Then], rulings: Sequence[KeyRuling | None]) -> None:
     for then, ruling in zip(thens, rulings, strict=True):
         then(ruling)
 
 
-__all__ = ["KeyThread", "ThreadListener"]
+__all__ = ["KeyThread", "NoKeys", "ThreadListener"]

@@ -135,8 +135,9 @@ class KeyedRequests(ThreadListener):
             return
         outcome, record = ruling.outcome, ruling.record
         if outcome is KeyOutcome.EXECUTE:
-            if caller.gone or not waited:
+            if caller.gone or not waited or caller.executed:
                 self._release(caller.name, execution)
+                self._refuse(caller, api.unavailable())
             else:
                 self._execute(caller, execution)
         elif caller.gone:
@@ -177,7 +178,7 @@ class KeyedRequests(ThreadListener):
         )
         self.answers.add(answer)
         self.thread.hold(runs=True, holds=True)
-        caller.executes = True
+        caller.executes = caller.executed = True
         answer.join(caller)
         proxied.exchange = answer
         answer.listener = proxied
@@ -359,7 +360,7 @@ class KeyedRequests(ThreadListener):
             return
         followed.taking_over = True
         lost = followed.execution
-        fresh = next((caller for caller in followed.callers if not caller.shown), None)
+        fresh = next((c for c in followed.callers if not (c.shown or c.executed)), None)
         if fresh is None:  # nobody to execute for: the next caller may
             self._release(followed.name, lost)
             followed.taking_over = False

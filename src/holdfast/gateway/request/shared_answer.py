@@ -234,6 +234,7 @@ class KeyedCaller:
     __slots__ = (
         "answer",
         "exchange",
+        "executed",
         "executes",
         "fingerprint",
         "gone",
@@ -259,6 +260,7 @@ class KeyedCaller:
         self.answer: SharedAnswer | None = None
         self.position = 0  # pieces that were written to it
         self.executes = False  # its own request is the one that is executed
+        self.executed = False  # it was: a request can be executed once
         self.gone = False  # answered, or its client left
         self.slow = False
         self.until = 0  # when it stops waiting (ns)
