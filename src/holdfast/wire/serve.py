@@ -384,13 +384,13 @@ async def _control(
     loop = asyncio.get_running_loop()
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
     store = SqliteStore(kept / "control.sqlite")
-    here = ProcessLauncher(kept / "replicas")
-    launcher = LauncherGroup(here, lambda on: _platform_launcher(on, control, kept))
+    launcher = LauncherGroup(
+        ProcessLauncher(kept / "replicas"),
+        build=lambda on: _platform_launcher(on, control, kept),
+        wanted=lambda: control.file.platforms,
+    )
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
-    launcher.wanted = lambda: {
-        model.launch.on for model in control.file.models if model.launch is not None
-    }
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
