@@ -376,19 +376,13 @@ async def _control(
     from holdfast.control.admin.server import AdminServer  # noqa: PLC0415
     from holdfast.control.process import Control, settle_memory  # noqa: PLC0415
     from holdfast.control.view.history import keeping  # noqa: PLC0415
-    from holdfast.launchers.launcher_group import LauncherGroup  # noqa: PLC0415
-    from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
     from holdfast.wire.view_sources import admin_app, build_source  # noqa: PLC0415
 
     loop = asyncio.get_running_loop()
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
     store = SqliteStore(kept / "control.sqlite")
-    launcher = LauncherGroup(
-        ProcessLauncher(kept / "replicas"),
-        build=lambda on: _platform_launcher(on, control, kept),
-        wanted=lambda: control.file.platforms,
-    )
+    launcher = _launchers(kept, lambda: control)
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source)
     if token_file is not None:
@@ -436,6 +430,18 @@ async def _control(
     finally:
         if not await asyncio.to_thread(store.close):
             _log.error("not all that was to be kept is on disk", path=str(kept))
+
+
+def _launchers(kept: Path, control: "Callable[[], Control]") -> "Launcher":
+    """Build the launcher of this host, which others join when the fleet file asks for them."""
+    from holdfast.launchers.launcher_group import LauncherGroup  # noqa: PLC0415
+    from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
+
+    return LauncherGroup(
+        ProcessLauncher(kept / "replicas"),
+        build=lambda on: _platform_launcher(on, control(), kept),
+        wanted=lambda: control().file.platforms,
+    )
 
 
 def _platform_launcher(on: str, control: "Control", kept: Path) -> "Launcher":
