@@ -68,7 +68,7 @@ def test_replicas_are_spread_and_in_their_zones_and_wait_where_there_is_no_room(
         third = await started(launcher, "m-3", zone="zone-b", gpus=3)
         assert third.zone == "zone-b"
         with pytest.raises(NoRoomError, match="4 GPUs"):
-            await launcher.place(RAY, PlaceRequest("m-4", "m", "zone-b", 4, 1))
+            await launcher.place(RAY, PlaceRequest("m-4", "m", "", 4, 1))
         await launcher.stop("m-3", grace_s=5.0)
         await launcher.place(RAY, PlaceRequest("m-4", "m", "zone-b", 3, 1))
         await launcher.stop("m-4", grace_s=0.0)

@@ -177,6 +177,12 @@ class FleetFile(Section):
     )
 
     @property
+    def platforms(self) -> frozenset[str]:
+        """The platforms that models are launched on; empty text: this host."""
+        launched = (model.launch for model in self.models)
+        return frozenset(launch.on for launch in launched if launch is not None)
+
+    @property
     def secret_files(self) -> tuple[Path, ...]:
         """The files with secrets that were read together with this one."""
         files = [key.file for tenant in self.tenants for key in tenant.keys]

@@ -25,12 +25,18 @@ HERE = ""  # the name of this host in orders
 class LauncherGroup:
     """Passes each order to the launcher of its platform, and remembers which one that was."""
 
-    def __init__(self, here: Launcher, build: Callable[[str], Launcher]) -> None:
+    def __init__(
+        self,
+        here: Launcher,
+        build: Callable[[str], Launcher],
+        wanted: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """``build`` makes a platform's launcher; ``wanted``: the platforms of the fleet file."""
         self._launchers: dict[str, Launcher] = {HERE: here}
         self._build = build
         self._watcher: Watcher | None = None
         self._platform_of: dict[str, str] = {}
-        self.wanted: Callable[[], Collection[str]] = lambda: ()  # platforms of the fleet file
+        self._wanted = wanted
 
     async def adopt(self, watcher: Watcher) -> list[Adopted]:
         """Take over what runs on this host and on the platforms of the fleet file."""
@@ -38,7 +44,7 @@ class LauncherGroup:
         found = await self._launchers[HERE].adopt(watcher)
         for adopted in found:
             self._platform_of[adopted.order.replica_id] = HERE
-        for on in sorted(set(self.wanted()) - {HERE}):
+        for on in sorted(set(self._wanted()) - {HERE}):
             found += await self._begin(on)
         return found
 

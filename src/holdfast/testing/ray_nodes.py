@@ -26,6 +26,11 @@ _SETTINGS: Final = {
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
 }
 
+_AGENT_PORTS: Final = (
+    *("metrics_agent_port", "metrics_export_port"),
+    *("runtime_env_agent_port", "dashboard_agent_listen_port"),
+)
+
 
 class RayNodes:
     """A running cluster: its address, and its nodes by name."""
@@ -60,11 +65,8 @@ class RayNodes:
 
 def node_options(name: str, **more: Any) -> dict[str, Any]:
     """The options of one small node."""
-    # A raylet that has to learn these ports from its agents waits for them, and not for long.
-    names = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port")
-    ports = _free_ports(len(names) + 1)
     return {
-        **dict(zip((*names, "dashboard_agent_listen_port"), ports, strict=True)),
+        **dict(zip(_AGENT_PORTS, _free_ports(len(_AGENT_PORTS)), strict=True)),
         "num_cpus": 4,
         "num_gpus": 4,  # on paper: nothing here computes
         "object_store_memory": 80 << 20,
@@ -81,6 +83,24 @@ def _free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("", 0))
         return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def _with_known_ports(start: Callable[..., Any], *, dashboard: bool) -> Callable[..., Any]:
+    """Write the ports of a node's agents down before its raylet starts.
+
+    A raylet ends itself where its agents have not written them within 30 s; ours are chosen
+    beforehand, so it need not wait.
+    """
+    from ray._raylet import persist_port  # noqa: PLC0415
+
+    def start_at_once(*args: Any, **kwargs: Any) -> Any:
+        node_id, session = args[2], args[11]
+        for name in _AGENT_PORTS:
+            served = dashboard or name in {"metrics_export_port", "runtime_env_agent_port"}
+            persist_port(session, node_id, name, kwargs[name] if served else -1)
+        return start(*args, **kwargs)
+
+    return start_at_once
 
 
 def _patient(look: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +129,8 @@ def ray_nodes(*others: str, dashboard: bool = False, **head: Any) -> Iterator[Ra
     from ray.cluster_utils import Cluster  # noqa: PLC0415
 
     services.get_node = _patient(services.get_node)
-    if not dashboard:  # then agents load a tenth: a node whose agent takes 27 s to start gives up
+    services.start_raylet = _with_known_ports(services.start_raylet, dashboard=dashboard)
+    if not dashboard:  # then agents load a tenth
         utils.get_dashboard_dependency_error = lambda: "not asked for"
     options = node_options("a", include_dashboard=dashboard, **head)
     cluster = Cluster(initialize_head=True, connect=False, head_node_args=options)

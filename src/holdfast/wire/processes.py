@@ -87,8 +87,6 @@ async def _control(
     supervisor: int | None = None,
 ) -> None:
     from holdfast.control.process import Control  # noqa: PLC0415
-    from holdfast.launchers.launcher_group import LauncherGroup  # noqa: PLC0415
-    from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
     from holdfast.storage.sqlite import SqliteStore  # noqa: PLC0415
     from holdfast.wire.view_sources import build_source  # noqa: PLC0415
 
@@ -102,13 +100,9 @@ async def _control(
         return
     kept = state_dir or run_dir  # what nobody launched needs to outlive nothing
     store = SqliteStore(kept / "control.sqlite")
-    here = ProcessLauncher(kept / "replicas")
-    launcher = LauncherGroup(here, lambda on: _platform_launcher(on, control, kept))
+    launcher = _launchers(kept, lambda: control)
     own = f"control-{os.getpid()}"
     control = Control(path, run_dir, os.environ, own, store, launcher, build_source, leads=leads)
-    launcher.wanted = lambda: {
-        model.launch.on for model in control.file.models if model.launch is not None
-    }
     if token_file is not None:
         control.access.accept_own(hash_in(token_file))
     if supervisor is not None:
@@ -202,6 +196,18 @@ async def _while_leading(election: "Election", term: int, control: "Control") ->
     _log.error("leads no more; ends, and begins anew as a standby", term=term)
     sys.stderr.flush()
     os._exit(_DEPOSED)  # an orderly end would take time, in which it would act
+
+
+def _launchers(kept: Path, control: "Callable[[], Control]") -> "Launcher":
+    """Build the launcher of this host, which others join when the fleet file asks for them."""
+    from holdfast.launchers.launcher_group import LauncherGroup  # noqa: PLC0415
+    from holdfast.launchers.process import ProcessLauncher  # noqa: PLC0415
+
+    return LauncherGroup(
+        ProcessLauncher(kept / "replicas"),
+        build=lambda on: _platform_launcher(on, control(), kept),
+        wanted=lambda: control().file.platforms,
+    )
 
 
 def _platform_launcher(on: str, control: "Control", kept: Path) -> "Launcher":

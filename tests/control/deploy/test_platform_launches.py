@@ -246,8 +246,7 @@ def test_what_runs_on_the_platforms_of_the_file_is_adopted():
     there.host.begin(Order("b", ("x",), on="ray"))
 
     async def main():
-        group = LauncherGroup(FakeLauncher(), lambda on: there)
-        group.wanted = lambda: {"", "ray"}
+        group = LauncherGroup(FakeLauncher(), lambda on: there, lambda: {"", "ray"})
         watcher = type("Silent", (), {"__getattr__": lambda *_: lambda *_: None})()
         assert [one.order.replica_id for one in await group.adopt(watcher)] == ["b"]
         assert group.pid("b") == there.pid("b")

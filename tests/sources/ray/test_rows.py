@@ -1,8 +1,5 @@
 """Rows from the dashboard's JSON, as Ray 2.60 sends it, and from what is not that."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from holdfast.core.types import HostCondition
@@ -139,15 +136,3 @@ def test_replicas_are_rows_for_people_without_an_address():
 def test_what_is_not_understood_is_no_error(odd):
     hosts_of(odd, "zone", 0.0, 600.0)
     placed_of(odd)
-
-
-def test_a_recorded_answer_of_a_real_cluster_is_read():
-    told = json.loads(Path(__file__).with_name("recorded.json").read_text())
-    hosts = hosts_of(told["nodes"], "zone", told["at"], 600.0)
-    assert {host.zone for host in hosts} == {"zone-a", "zone-b"}
-    assert {host.condition for host in hosts} == {HostCondition.READY}
-    rows = placed_of(told["serve"])
-    routable = [row for row in rows if row.address]
-    assert {row.model for row in routable} == {"chat"}
-    assert all(row.path == "/chat" and row.port_said for row in routable)
-    assert {row.state for row in rows if not row.address} == {"running"}

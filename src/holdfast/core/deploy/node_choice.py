@@ -1,14 +1,15 @@
 """Chooses the node of a cluster that the next replica of a model is placed on.
 
-    nodes ─► alive, not leaving ─► of the wanted zone ─► with room ─► fewest of its model ─► one
+    nodes ─► not leaving ─► with room ─► of the wanted zone, or any ─► fewest of its model ─► one
 
 A cluster's own scheduler packs: two replicas of a model on one node are one failure. So the node is
 chosen here, and the scheduler only reserves it. Of the nodes with room the one with the fewest
 replicas of the same model is taken, then the one with the fewest of any, then the one with the most
 room; ids break ties, so that the same cluster gives the same choice.
 
-A zone that no living node has is not asked for: a fleet file may name zones that the cluster's
-labels do not know, and a zone that died must not keep its replicas from coming back elsewhere.
+A zone is a wish: where it has no room, any other will do. Replicas are spread over zones so that
+one that dies takes few along, and one that died must not keep its replicas from coming back
+elsewhere.
 
 Rejected: refusing a second replica on a node. With more replicas than nodes nothing would start.
 """
@@ -59,20 +60,21 @@ def choose_node(request: NodeRequest, nodes: Iterable[ClusterNode]) -> NodeChoic
     present = [node for node in nodes if not node.leaving]
     if not present:
         return NodeChoice(None, "the cluster has no node that stays")
-    zones = {node.zone for node in present if node.zone}
-    asked = request.zone in zones
-    near = [node for node in present if node.zone == request.zone] if asked else present
     roomy = [
-        node for node in near if node.gpus_free >= request.gpus and node.cpus_free >= request.cpus
+        node
+        for node in present
+        if node.gpus_free >= request.gpus and node.cpus_free >= request.cpus
     ]
-    where = f" of {request.zone}" if asked else ""
     if not roomy:
-        most = max(near, key=lambda node: (node.gpus_free, node.cpus_free))
+        most = max(present, key=lambda node: (node.gpus_free, node.cpus_free))
         told = (
-            f"none of {len(near)} nodes{where} has {_amount(request.gpus, request.cpus)} free; "
+            f"none of {len(present)} nodes has {_amount(request.gpus, request.cpus)} free; "
             f"the most is {_amount(most.gpus_free, most.cpus_free)}, on {most.address}"
         )
         return NodeChoice(None, told)
+    near = [node for node in roomy if node.zone == request.zone] if request.zone else []
+    where = f" of {request.zone}" if near else ""
+    roomy = near or roomy
     best = min(
         roomy,
         key=lambda node: (

@@ -29,7 +29,7 @@ from holdfast.ports import (
 )
 
 RAY: Final = "ray"  # the name of this platform in orders and in the fleet file
-FIRST_S: Final = 30.0  # a control that begins waits so long for its cluster, then goes on without
+FIRST_S: Final = 10.0  # a control that begins waits so long for its cluster, then goes on without
 _BEYOND_S: Final = 25.0  # after its grace an actor has so long to tell of an end
 _CLOSE_GRACE_S: Final = 5.0
 _EARLY_MAX: Final = 256  # replicas whose news wait; more cannot be on their way at once

@@ -77,10 +77,14 @@ class BridgeLink:
             self._running = asyncio.get_running_loop().create_task(self._run())
 
     async def ask(self, do: str, within_s: float = REQUEST_S, **more: Any) -> Any:
-        """Ask the bridge for something; ``LaunchError`` where it cannot or does not do it."""
+        """Ask the bridge for something; ``LaunchError`` where it cannot or does not do it.
+
+        ``NoRoomError`` where there is no bridge now, or no room in the cluster.
+        """
         process = self._process
         if process is None or process.stdin is None:
-            raise LaunchError(f"the Ray cluster cannot be used: {self.why_down}")
+            # Whoever waits for room waits for this, too: nobody's start has failed.
+            raise NoRoomError(f"the Ray cluster cannot be used: {self.why_down}")
         self._number += 1
         number = self._number
         answer = self._pending[number] = asyncio.get_running_loop().create_future()
