@@ -33,6 +33,7 @@ from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
 from holdfast.wire.batch_secret import write_secret
 from holdfast.wire.control_name import own_name
+from holdfast.wire.key_stores import open_key_store
 from holdfast.wire.log_output import configure_logging, log_level
 from holdfast.wire.own_token import announced, keep_token
 from holdfast.wire.process_watcher import ProcessWatcher
