@@ -240,6 +240,10 @@ SAID_HERE: Final = {
     "GatewaySection.stream": "how answers are relayed",
     "GatewaySection.upstream": "how replicas are called",
     "GatewaySection.draining": "how a gateway leaves",
+    "GatewaySection.idempotency": "one execution per key: see [idempotency](../idempotency.md)",
+    "IdempotencySection.store": "where keys are kept",
+    "IdempotencySection.policy": "how long, and how many",
+    "KeyStoreSection.kind": "`sqlite` for the gateways of one host; `postgresql` or `redis` for all",
     "GatewaySection.tls": "left out: plain HTTP",
     "GatewaySection.cors_origins": "origins of web pages that may call from a browser, such as "
     "`https://chat.example.org`, or `'*'`",
