@@ -8,9 +8,20 @@ from hypothesis import strategies as st
 
 from holdfast.planner.answer import ChartKind, ChartSeries, PlanChart
 from holdfast.planner.charts.png import png
-from holdfast.planner.charts.shapes import COLOURS, HEIGHT, WIDTH, Label, lay_out, tick_text, ticks
+from holdfast.planner.charts.shapes import (
+    COLOURS,
+    HEIGHT,
+    WIDTH,
+    Label,
+    Path,
+    lay_out,
+    log_ticks,
+    tick_text,
+    ticks,
+)
 from holdfast.planner.charts.stroke_font import strokes
 from holdfast.planner.charts.svg import svg
+from holdfast.planner.charts.sweep import SweptPoint, sweep_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -148,3 +159,38 @@ def test_every_letter_that_plans_print_has_strokes():
         assert strokes(character) != strokes("\N{SNOWMAN}"), character
         for stroke in strokes(character):
             assert all(0 <= x <= 4 and 0 <= y <= 8 for x, y in stroke)
+
+
+def test_a_sweep_has_a_line_of_the_best_and_single_points_of_the_others():
+    points = [
+        SweptPoint(2.0, 30.0, "replicas=2", best=True),
+        SweptPoint(3.0, 0.9, "replicas=3", best=True),
+        SweptPoint(3.0, 1.4, "replicas=3 hedge", best=False),
+    ]
+    chart = sweep_chart(points, "3 versions", "replicas", "first token, s", log_service=True)
+    shapes = lay_out(chart)
+    named = [shape.text for shape in shapes if isinstance(shape, Label)]
+    assert "replicas=2" in named
+    assert "replicas=3 hedge" not in named
+    assert [text for text in named if text in {"0.5", "1", "10", "50"}] == ["0.5", "1", "10", "50"]
+    lines = [shape for shape in shapes if isinstance(shape, Path) and len(shape.points) == 2]
+    assert any(shape.width == 2.5 and shape.points[0][1] != shape.points[1][1] for shape in lines)
+
+
+def test_names_of_points_do_not_cover_each_other():
+    crowd = [
+        SweptPoint(1.0 + n / 1e6, 1.0, "a rather long name of a version", True) for n in range(9)
+    ]
+    chart = sweep_chart(crowd, "9", "replicas", "s")
+    names = [one for one in lay_out(chart) if isinstance(one, Label) and "rather" in one.text]
+    places = [(one.anchor, one.y) for one in names]
+    assert 1 <= len(places) == len(set(places)) <= 4
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 30.0), (1.0, 1.0), (1e-5, 1e5), (2.0, 5.0)])
+def test_ticks_of_a_logarithmic_axis_enclose_the_values(low, high):
+    marks = log_ticks(low, high)
+    assert marks[0] <= low * (1 + 1e-9)
+    assert marks[-1] >= high * (1 - 1e-9)
+    assert len(marks) >= 2
+    assert marks == sorted(marks)

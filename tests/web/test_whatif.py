@@ -1,12 +1,16 @@
 import asyncio
+import json
 import time
 
 import fleet_server
 import pytest
 
+from holdfast.core.types import ConfigError
 from holdfast.planner import redundancy
+from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.run import run_experiment
 from holdfast.sim.scenario import prepare
+from holdfast.twin.twin_file import TwinModel, new_twin_file
 from holdfast.ui.web.rehearsal import RehearsalBusyError, RehearsalError, RehearsalRunner, rehearse
 from holdfast.ui.web.whatif import WhatIfQuestion, answer, as_it_is, scenarios
 
@@ -123,3 +127,52 @@ def test_a_target_out_of_reach_is_an_answer_too():
     )
     assert told["plan"] is None
     assert told["plan_problem"]
+
+
+def test_policies_and_faults_change_what_would_be_and_the_keys_are_named():
+    asked = question(routing="round_robin", hedge=True, deadline_s=20.0, fault="hang", seeds=2)
+    now, then = scenarios(asked, FILE)
+    lane = then.flow.lanes["llm-8b"]
+    assert (lane.routing, lane.deadlines.request_s) == ("round_robin", 20.0)
+    assert then.flow.hedge.enabled
+    assert now.flow == scenarios(question(), FILE)[0].flow
+    # A change is judged in a fleet that has the fault before, too.
+    assert [fault.kind for fault in now.faults] == [fault.kind for fault in then.faults] == ["hang"]
+    keys = [one["key"] for one in asked.changes]
+    assert keys == ["models.llm-8b.routing", "hedge.enabled", "models.llm-8b.deadlines.request_s"]
+    alone, struck = scenarios(question(fault="hang"), FILE)
+    assert (alone.faults, len(struck.faults)) == ([], 1)
+
+
+def test_a_twin_brings_its_engine():
+    engine = EngineParameters(step_ms=7.0)
+    twin = new_twin_file({"llm-8b": TwinModel(engine=engine)}, "test")
+    asked = question(twin=json.loads(twin.to_json()))
+    assert asked.law.step_ms == 7.0
+    assert asked.law.batch_max == asked.standing.slots
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"routing": "nope"}, "routing"),
+        ({"hedge": "yes"}, "hedge"),
+        ({"fault": "sing"}, "fault"),
+        ({"seeds": 99}, "seeds"),
+        ({"deadline_s": -1}, "deadline_s"),
+        ({"twin": {"format": "x"}}, "twin"),
+        ({"twin": [1]}, "twin"),
+    ],
+)
+def test_a_bad_field_is_named(body, field):
+    with pytest.raises(ConfigError) as refused:
+        question(**body)
+    assert refused.value.field == field
+
+
+def test_several_runs_have_differences_with_intervals():
+    now, then = scenarios(question(rate=1.0, output=5, traffic=2.0, seeds=2), FILE)
+    asked = {"scenarios": [one.model_dump_json(by_alias=True) for one in (now, then)], "seeds": 2}
+    told = json.loads(rehearse(json.dumps(asked).encode()))
+    (slower,) = [one for one in told["differences"] if one["figure"] == "per_token_mean_s"]
+    assert slower["change"]["low"] <= slower["change"]["mean"] <= slower["change"]["high"]
