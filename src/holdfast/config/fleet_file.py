@@ -97,7 +97,7 @@ class GatewaySection(Section):
     stream: Annotated[StreamConfig, Policy()] = StreamConfig()
     upstream: Annotated[UpstreamConfig, Policy()] = UpstreamConfig()
     draining: Annotated[DrainingConfig, Policy()] = DrainingConfig()
-    idempotency: IdempotencySection = IdempotencySection()
+    idempotency: IdempotencySection = IdempotencySection()  # a retry gets the first one's answer
     tls: TlsSection | None = None
     cors_origins: Annotated[
         list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s,?#]+)$", max_length=256)]],

@@ -122,7 +122,7 @@ class KeyStoreSection(Section):
     The URL of a server holds its password, so the file names where to find it and not the URL.
     """
 
-    kind: Literal["sqlite", "postgresql", "redis"] = "sqlite"
+    kind: Literal["sqlite", "postgresql", "redis"] = "sqlite"  # a server where hosts are several
     path: Path | None = None  # of the SQLite file; none: idempotency.db in the state directory
     url_env: Variable | None = None  # the environment variable with the server's URL
     url_file: Path | None = None  # or the file with it; read when a gateway connects
@@ -147,8 +147,8 @@ class IdempotencySection(Section):
     """Whether gateways honour Idempotency-Key, where they keep keys, and for how long."""
 
     enabled: bool = False  # it changes what a retry gets, and may keep answers
-    store: KeyStoreSection = KeyStoreSection()
-    policy: Annotated[IdempotencyConfig, Policy()] = IdempotencyConfig()
+    store: KeyStoreSection = KeyStoreSection()  # where keys are kept, and answers if at all
+    policy: Annotated[IdempotencyConfig, Policy()] = IdempotencyConfig()  # how long, how many
 
 
 __all__ = [
