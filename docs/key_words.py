@@ -243,7 +243,7 @@ SAID_HERE: Final = {
     "GatewaySection.idempotency": "one execution per key: see [idempotency](../idempotency.md)",
     "IdempotencySection.store": "where keys are kept",
     "IdempotencySection.policy": "how long, and how many",
-    "KeyStoreSection.kind": "`sqlite` for the gateways of one host; `postgresql` or `redis` for all",
+    "KeyStoreSection.kind": "`sqlite` for gateways of one host; `postgresql` or `redis` for all",
     "GatewaySection.tls": "left out: plain HTTP",
     "GatewaySection.cors_origins": "origins of web pages that may call from a browser, such as "
     "`https://chat.example.org`, or `'*'`",
