@@ -137,7 +137,7 @@ class Queue:
     dead_letter_queue: str = ""
     oldest_s: float | None = None
     drain_s: float | None = None  # until it is worked off, at the present rate
-    deferrable: bool = False  # batch work: it waits by nature, and its age is no fault
+    deferrable: bool | None = None  # True: batch work, which waits by nature; its age is no fault
 
 
 @dataclass(slots=True, frozen=True)
