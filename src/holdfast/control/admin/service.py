@@ -40,7 +40,7 @@ from holdfast.control.view.history import Sampler, history_metrics
 from holdfast.control.view.live_view import LiveView
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.deploy.pod_readiness import told_ready
-from holdfast.core.messages import DrainAsked, RestartAsked, UndrainAsked
+from holdfast.core.messages import DrainAsked, FleetView, RestartAsked, UndrainAsked
 from holdfast.core.types import Decision
 from holdfast.ports import Gauged, Store
 
@@ -83,6 +83,9 @@ class AdminService:
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
         self._platform_logs = PlatformLogs()
+        # What pods are told, by model, for one view: a thousand agents ask between two of them.
+        self._told_of: tuple[FleetView | None, float] = (None, 0.0)
+        self._told: dict[str, dict[str, Decision]] = {}
 
     @property
     def view(self) -> LiveView:
@@ -109,9 +112,18 @@ class AdminService:
 
     def replica_ready(self, model: str, replica_id: str) -> Decision | None:
         """What the platform's readiness probe of a replica is to be told; None: no such replica."""
-        view = self._parts.loop.view
-        rows = [row for row in view.replicas if row.replica.model == model] if view else []
-        return told_ready(rows, self._parts.source.file.fleet.ejection.share_max).get(replica_id)
+        view, share_max = self._parts.loop.view, self._parts.source.file.fleet.ejection.share_max
+        if view is None:
+            return None
+        if self._told_of[0] is not view or self._told_of[1] != share_max:
+            self._told_of, self._told = (view, share_max), {}
+        told = self._told.get(model)
+        if told is None:
+            rows = [row for row in view.replicas if row.replica.model == model]
+            if not rows:
+                return None  # and not remembered: callers name models as they like
+            told = self._told[model] = told_ready(rows, share_max)
+        return told.get(replica_id)
 
     def events(self, limit: int = 1_000, replica: str | None = None) -> list[Happened]:
         """The newest events, the newest last; those of one replica where one is named."""
