@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, Final
 
 from holdfast.core.types import ConfigError, require
-from holdfast.sim.run import Interval
+from holdfast.sim.run import Interval, Outcome
 from holdfast.twin.arms import Arm, Progress, figures_of, run_arms
 from holdfast.twin.config_edit import difference, edit
 from holdfast.twin.what_if import (
@@ -142,12 +142,7 @@ def sweep_fleet(
     for (values_of, edits), fleet, arm, outcome in zip(
         versions, fleets, arms, outcomes, strict=True
     ):
-        runs = [figures_of(run) for run in outcome.runs]
-        figures = {}
-        for figure in runs[0]:
-            known = [value for value in (run[figure] for run in runs) if value is not None]
-            if known:
-                figures[figure] = Interval.of(known)
+        figures = _figures(outcome)
         replicas = len(arm.setup.replicas)
         cost = (fleet.cost_per_hour() or 0.0) if priced else float(replicas)
         rows.append((SweepPoint(values_of, replicas, cost, figures, best=False), edits))
@@ -170,6 +165,17 @@ def sweep_fleet(
         notes=tuple(notes_of(baseline, fleets[0], change)),
         edits=tuple({**change.edits, **edits} for _, edits in rows),
     )
+
+
+def _figures(outcome: Outcome) -> dict[str, Interval]:
+    """Each figure of an arm over its seeds, where it was measured."""
+    runs = [figures_of(run) for run in outcome.runs]
+    figures = {}
+    for figure in runs[0]:
+        known = [value for value in (run[figure] for run in runs) if value is not None]
+        if known:
+            figures[figure] = Interval.of(known)
+    return figures
 
 
 def _factor(value: Any) -> float:
