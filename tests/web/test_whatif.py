@@ -130,10 +130,10 @@ def test_a_target_out_of_reach_is_an_answer_too():
 
 
 def test_policies_and_faults_change_what_would_be_and_the_keys_are_named():
-    asked = question(routing="round_robin", hedge=True, deadline_s=20.0, fault="hang", seeds=2)
+    asked = question(routing="round_robin", hedge=True, deadline_s=90.0, fault="hang", seeds=2)
     now, then = scenarios(asked, FILE)
     lane = then.flow.lanes["llm-8b"]
-    assert (lane.routing, lane.deadlines.request_s) == ("round_robin", 20.0)
+    assert (lane.routing, lane.deadlines.request_s) == ("round_robin", 90.0)
     assert then.flow.hedge.enabled
     assert now.flow == scenarios(question(), FILE)[0].flow
     # A change is judged in a fleet that has the fault before, too.

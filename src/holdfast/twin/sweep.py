@@ -4,17 +4,16 @@ Each axis is a key of the fleet file, or the traffic, with the values to try; ev
 one arm. All arms run under the same seeds, in as many processes as there are cores.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any, Final
 
 from holdfast.core.types import ConfigError, require
-from holdfast.sim.run import Interval
+from holdfast.sim.run import Interval, Outcome
 from holdfast.twin.arms import Arm, Progress, figures_of, run_arms
 from holdfast.twin.config_edit import difference, edit
-from holdfast.twin.fleet_model import FleetTwin
 from holdfast.twin.what_if import (
     Baseline,
     Change,
@@ -115,12 +114,24 @@ def sweep_fleet(
     count = prod(len(axis.values) for axis in axes)
     fix = f"use fewer values: {ARMS_MAX:,} arms at most"
     require(count <= ARMS_MAX, "vary", f"makes {count:,} combinations", fix)
-    versions = list(_versions(baseline, axes, change))
-    fleets = [fleet for _, _, fleet in versions]
-    rate = max(rate_of(fleet.traffic) for fleet in fleets)
+    text = edit(baseline.text, change.edits)
+    arms, versions = [], []
+    rate = 0.0
+    fleets = []
+    for values in product(*(axis.values for axis in axes)):
+        edits: dict[str, Any] = {}
+        traffic = change.traffic
+        for axis, value in zip(axes, values, strict=True):
+            if axis.label == TRAFFIC_AXIS:
+                traffic *= _factor(value)
+            edits |= dict.fromkeys(axis.keys, value)
+        fleet = baseline.fleet(edit(text, edits))
+        fleet = replace(fleet, traffic=scaled(fleet.traffic, traffic))
+        fleets.append(fleet)
+        rate = max(rate, rate_of(fleet.traffic))
+        versions.append((dict(zip((axis.label for axis in axes), values, strict=True)), edits))
     duration = plan.duration_s or duration_for(rate)
-    arms = []
-    for values_of, _, fleet in versions:
+    for (values_of, _), fleet in zip(versions, fleets, strict=True):
         name = ", ".join(f"{key}={value}" for key, value in values_of.items())
         arms.append(Arm(name, fleet.experiment(duration, faults=change.faults, slo=plan.slo)))
     outcomes = run_arms(
@@ -128,8 +139,10 @@ def sweep_fleet(
     )
     priced = all(fleet.cost_per_hour() is not None for fleet in fleets)
     rows = []
-    for (values_of, edits, fleet), arm, outcome in zip(versions, arms, outcomes, strict=True):
-        figures = _intervals([figures_of(run) for run in outcome.runs])
+    for (values_of, edits), fleet, arm, outcome in zip(
+        versions, fleets, arms, outcomes, strict=True
+    ):
+        figures = _figures(outcome)
         replicas = len(arm.setup.replicas)
         cost = (fleet.cost_per_hour() or 0.0) if priced else float(replicas)
         rows.append((SweepPoint(values_of, replicas, cost, figures, best=False), edits))
@@ -154,25 +167,9 @@ def sweep_fleet(
     )
 
 
-def _versions(
-    baseline: Baseline, axes: Sequence[Axis], change: Change
-) -> Iterator[tuple[dict[str, Any], dict[str, Any], FleetTwin]]:
-    """Each combination of values: by axis, as edits of the file, and the fleet that they make."""
-    text = edit(baseline.text, change.edits)
-    for values in product(*(axis.values for axis in axes)):
-        edits: dict[str, Any] = {}
-        traffic = change.traffic
-        for axis, value in zip(axes, values, strict=True):
-            if axis.label == TRAFFIC_AXIS:
-                traffic *= _factor(value)
-            edits |= dict.fromkeys(axis.keys, value)
-        fleet = baseline.fleet(edit(text, edits))
-        fleet = replace(fleet, traffic=scaled(fleet.traffic, traffic))
-        yield dict(zip((axis.label for axis in axes), values, strict=True)), edits, fleet
-
-
-def _intervals(runs: Sequence[Mapping[str, float | None]]) -> dict[str, Interval]:
-    """The interval of each figure over the runs that have it."""
+def _figures(outcome: Outcome) -> dict[str, Interval]:
+    """Each figure of an arm over its seeds, where it was measured."""
+    runs = [figures_of(run) for run in outcome.runs]
     figures = {}
     for figure in runs[0]:
         known = [value for value in (run[figure] for run in runs) if value is not None]

@@ -18,7 +18,7 @@ import orjson
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import MILLISECOND, nanos
 from holdfast.testing.standin.ballast import Ballast
-from holdfast.testing.standin.batch_scheduler import BatchLoop
+from holdfast.testing.standin.batch_loop import BatchLoop
 from holdfast.testing.standin.connection import JSON, TEXT, StandInConnection, StandInRequest
 from holdfast.testing.standin.faults import BREAKING, Ailment, SocketKind, fault
 from holdfast.testing.standin.frames import EVENT_STREAM, Streamed, garbage, stream, whole
