@@ -1,7 +1,7 @@
 """Measures how many items a durable queue takes through enqueue, lease and ack in a second.
 
     python bench/queue_speed.py                                # SQLite
-    python bench/queue_speed.py --store postgres --store valkey  # the environment of `make test-stores`
+    python bench/queue_speed.py --store postgres --store valkey   # see `make test-stores`
 
 One process: a producer enqueues ``--batch`` items per call, a consumer leases and acknowledges as
 many per call, each waiting for its answer. With ``--callers`` above 1 that many pairs run at once,
