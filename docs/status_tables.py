@@ -30,7 +30,6 @@ EXPORTERS: Final = {
 }
 # What does not exist yet, by the package that will hold it; once it is there, this must change.
 NOT_YET: Final = {
-    "batch": "batch jobs",
     "launchers/ray.py": "launching on other hosts than this one",
 }
 
@@ -85,6 +84,7 @@ def status() -> str:
     here = (
         "the decision core, and the simulator that runs it; the gateway; control",
         f"engines: {_listed(list(DIALECTS))}; {len(POLICIES)} routing policies",
+        "files and batches over durable queues, beside people",
         "launching, rolling updates and autoscaling on one host",
         f"readings of {_listed(list(SOURCES.values()))}, joined in terminal, web and JSON",
         f"incidents of {len(Cause)} causes; {len(FAULTS)} faults to inject",
@@ -96,4 +96,4 @@ def status() -> str:
 
 def _listed(words: list[str]) -> str:
     *first, last = words
-    return f"{', '.join(first)} and {last}"
+    return f"{', '.join(first)} and {last}" if first else last
