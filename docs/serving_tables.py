@@ -93,6 +93,7 @@ def _complete(what: str, found: Iterable[str], said: Iterable[str]) -> None:
 
 # Errors that are raised before the flow sees a request, by code.
 _EARLY: Final = {
+    "batches_unavailable": "the process of files and batches restarts, or has too many at once",
     "expired_api_key": "the key is known, and its `expires` has passed",
     "overloaded": "files and batches: too many calls at once, or their process is starting anew",
     "weak_api_key": "the key is known, and has fewer than 8 characters",

@@ -11,7 +11,7 @@
      │                                                 concurrency_limit_exceeded
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,
      │                                                 no_ready_replica, overloaded,
-     │                                                 gateway_shortage
+     │                                                 gateway_shortage, batches_unavailable
      ├─ it took too long          504 timeout          upstream_timeout, deadline_exceeded
      ├─ no replica answered       502 server           upstream_failed
      └─ it ends its replicas      502 server           replicas_lost: on two, not tried on a third

@@ -53,7 +53,9 @@ class BatchRelay:
         """Pass a request on; its body goes to the batch process as it comes."""
         own = sum(1 for name in self.running.values() if name == tenant)
         if len(self.running) >= RELAYED_MAX or own >= RELAYED_PER_TENANT_MAX:
-            error = ApiError(503, "overloaded_error", "overloaded", _BUSY, retry_after_s=2.0)
+            error = ApiError(
+                503, "overloaded_error", "batches_unavailable", _BUSY, retry_after_s=2.0
+            )
             refuse(exchange, error, request_id, self.counters)
             return
         relayed = RelayedRequest(self, exchange, _head(exchange, tenant, request_id), request_id)
@@ -210,7 +212,9 @@ class RelayedRequest(asyncio.Protocol):
             exchange.listener = None
             exchange.abort()
             return
-        error = ApiError(503, "overloaded_error", "overloaded", _SUCCEEDS, retry_after_s=2.0)
+        error = ApiError(
+            503, "overloaded_error", "batches_unavailable", _SUCCEEDS, retry_after_s=2.0
+        )
         refuse(exchange, error, self._request_id, self._relay.counters)
 
     def _alive(self) -> None:
