@@ -28,12 +28,7 @@ def stage(ops, tmp_path_factory):
         made.close()
 
 
-def executions(ops, stage):
-    return sum(int(ops.call(f"{r.side}/stats")["requests"]) for r in stage.replicas)
-
-
 def asked(ops, key, *, stream):
-    # Distinct texts: canaries of control are requests of the engines, too, and not counted here.
     return ops.chat(f"for {key}", stream=stream, headers=f"idempotency-key: {key}\r\n")
 
 
@@ -66,13 +61,6 @@ async def at_both_gateways(stage, stack, kept, number):
         else:
             client.writer.close()
     return found
-
-
-async def counting(ops, stage, key, what):
-    """Run something; how many requests with the text of this key engines got meanwhile."""
-    before = await asyncio.to_thread(executions, ops, stage)
-    result = await what
-    return result, await asyncio.to_thread(executions, ops, stage) - before
 
 
 @pytest.mark.parametrize("stream", [False, True])
