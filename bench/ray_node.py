@@ -164,9 +164,7 @@ async def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
     # Nothing is placed on the head: whoever kills it kills Ray, which is another test.
     with tempfile.TemporaryDirectory() as folder, ray_nodes("b", "c", num_cpus=0) as nodes:
         for seed in range(1, options.runs + 1):
-            own = Path(folder, str(seed))
-            own.mkdir()
-            serve = Serve(own, nodes.address, 4)
+            serve = Serve(Path(tempfile.mkdtemp(dir=folder)), nodes.address, 4)
             try:
                 print(f"4 replicas ready after {await serve.all_ready():.1f} s", flush=True)
                 rows.append(await one_run(serve, nodes, options, seed))
