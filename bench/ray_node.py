@@ -6,7 +6,8 @@ Real processes on one machine: a Ray head, two more nodes, ``holdfast serve`` wh
 launched with ``launch.on: ray`` (stand-ins, two per node), and clients whose every answer is
 compared word by word with what stand-ins are known to say. In each run one of the two nodes is
 killed as a power cut would kill it, the replicas are waited for on the nodes that are left, and the
-node is started again for the next run.
+node is started again for the next run. Each run has a fleet of its own: replicas that moved are not
+moved back by anybody, and a second death would then take all of them.
 
 A request is harmed if its text is wrong, cut, repeated or an error, or if it has no end within
 ``--late-s``. Exit status 1 where more than 1 % are harmed in all, a replica does not come back, or
@@ -80,6 +81,11 @@ class Serve:
         rows = self.status().get("replicas", [])
         return {row["id"]: row["endpoint"] for row in rows if row["state"] == "ready"}
 
+    def count_on(self, node: str) -> int:
+        """How many replicas run on a node."""
+        rows = self.status().get("replicas", [])
+        return sum(str(row["host"]).endswith(node[:8]) for row in rows)
+
     def incidents(self) -> list[dict[str, Any]]:
         """All incidents that control keeps."""
         try:
@@ -116,6 +122,7 @@ async def one_run(
     killed = time.monotonic()
     name = "b" if seed % 2 else "c"
     node = nodes.id(name)
+    lost = serve.count_on(node)
     await asyncio.to_thread(nodes.kill, name)
     noticed = await _until_fewer(serve)
     await sending
@@ -123,11 +130,12 @@ async def one_run(
     await serve.all_ready()
     back_s = time.monotonic() - killed
     found = [one for one in serve.incidents() if one["id"] not in known]
-    await asyncio.to_thread(nodes.add, name)
+    nodes.add(name)  # Ray sets signal handlers: in this thread, with nothing else under way
     told = summary(load.shots, options.late_s)
     causes = sorted({str(one.get("cause")) for one in found})
     named = [one for one in found if one.get("cause") == CAUSE and node[:8] in json.dumps(one)]
     return {
+        "lost": lost,
         "requests": told["requests"],
         "harmed": told["harmed"],
         "kinds": told["kinds"],
@@ -155,14 +163,14 @@ async def bench(options: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     # Nothing is placed on the head: whoever kills it kills Ray, which is another test.
     with tempfile.TemporaryDirectory() as folder, ray_nodes("b", "c", num_cpus=0) as nodes:
-        serve = Serve(Path(folder), nodes.address, 4)
-        try:
-            print(f"4 replicas ready after {await serve.all_ready():.1f} s", flush=True)
-            for seed in range(1, options.runs + 1):
+        for seed in range(1, options.runs + 1):
+            serve = Serve(Path(tempfile.mkdtemp(dir=folder)), nodes.address, 4)
+            try:
+                print(f"4 replicas ready after {await serve.all_ready():.1f} s", flush=True)
                 rows.append(await one_run(serve, nodes, options, seed))
                 print(json.dumps(rows[-1]), flush=True)
-        finally:
-            end([serve.process])
+            finally:
+                end([serve.process])
     return rows
 
 
