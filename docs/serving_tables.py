@@ -95,7 +95,6 @@ def _complete(what: str, found: Iterable[str], said: Iterable[str]) -> None:
 _EARLY: Final = {
     "batches_unavailable": "the process of files and batches restarts, or has too many at once",
     "expired_api_key": "the key is known, and its `expires` has passed",
-    "overloaded": "files and batches: too many calls at once, or their process is starting anew",
     "weak_api_key": "the key is known, and has fewer than 8 characters",
     "deadline_exceeded": "a duplicate waited for the first request with its idempotency key",
     "idempotency_answer_gone": "it was executed, and its answer is [not kept](../idempotency.md)",

@@ -55,12 +55,14 @@ def examples(help_text: str) -> list[str]:
     return [line.strip() for line in joined.splitlines() if line.startswith("    holdfast ")]
 
 
-# They run until they are stopped, ask a running fleet, or read a key: see tests/e2e.
+# They run until they are stopped, ask a running fleet, or read files of it: see tests/e2e and the
+# tests of each command.
 LIVE = (
     *("up", "down", "status", "logs", "scale", "drain", "undrain", "restart"),
     *("serve", "stand-in", "incidents", "explain", "doctor", "chaos", "keys hash"),
     *("top", "history", "cost", "agent", "audit", "sign-in", "keys list", "keys uses"),
-    *("baseline", "versions"),
+    *("baseline", "versions", "batch", "bench", "queue", "idempotency", "twin", "readiness"),
+    *("render envoy", "render istio", "render kubernetes"),
 )
 
 EXAMPLES = sorted(

@@ -44,7 +44,7 @@ def readiness(
 
     \b
     Example:
-      holdfast readiness --url http://holdfast-control:8001 --model llama --replica llama-0
+      holdfast readiness --url http://control:8001 --model m --replica m-0
     """  # noqa: D301
     settings = ReadinessSettings(
         url=url, model=model, replica=replica, listen=listen, ca=ca, period_s=period, fresh_s=fresh

@@ -94,7 +94,7 @@ def run(
       holdfast bench smollm2 --users 1000 --shape fixed --output 64
       holdfast bench smollm2 --sweep users=1..128 --slo ttft=0.5 -o knee
       holdfast bench smollm2 --scale 1,2,4 --users 16
-      holdfast bench http://127.0.0.1:8000 --trace conversation.jsonl --speed 2 --json
+      holdfast bench http://127.0.0.1:8000 --trace talks.jsonl --speed 2 --json
     """  # noqa: D301
     settings = settings_of(given)
     key = key_of(given["key_file"], given["key_env"])

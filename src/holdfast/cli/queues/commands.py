@@ -193,7 +193,7 @@ async def purge(
     \b
     Examples:
       holdfast queue purge chat/acme --state dead -c fleet.yaml
-      holdfast queue purge chat/acme --state done --state failed --yes -c fleet.yaml
+      holdfast queue purge chat/acme --state done --yes -c fleet.yaml
     """  # noqa: D301
     states = [ItemState(one) for one in state] or None
     depths = await store.depths(name, group)

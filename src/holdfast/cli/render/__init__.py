@@ -24,7 +24,7 @@ def render() -> None:
     Examples:
       holdfast render kubernetes -c fleet.yaml -w workloads.yaml
       holdfast render envoy -c fleet.yaml
-      holdfast render istio -c fleet.yaml --service llama=llama.ml.svc.cluster.local:8000
+      holdfast render istio -c fleet.yaml --service llama=llama.ml.svc:8000
       holdfast render hpa --model llama --deployment llama-server --namespace ml
       holdfast render keda --model llama --deployment llama-server --max 16
     """  # noqa: D301

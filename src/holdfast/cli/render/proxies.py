@@ -103,7 +103,7 @@ def envoy(
     \b
     Examples:
       holdfast render envoy -c fleet.yaml > envoy.yaml
-      holdfast render envoy -c fleet.yaml --service llama=llama.ml.svc:8000 --streams-only
+      holdfast render envoy -c fleet.yaml --service llama=llama.ml.svc:8000
     """  # noqa: D301
     file = load(config, FleetFile)
     fix = "add --without-keys if something in front of it checks callers"
@@ -138,7 +138,7 @@ def istio(config: Path, services: dict[str, str], namespace: str) -> None:
     \b
     Examples:
       holdfast render istio -c fleet.yaml --namespace ml
-      holdfast render istio -c fleet.yaml --service llama=llama.ml.svc.cluster.local:8000
+      holdfast render istio -c fleet.yaml --service llama=llama.ml.svc:8000
     """  # noqa: D301
     file = load(config, FleetFile)
     rules = rules_of(file, services)

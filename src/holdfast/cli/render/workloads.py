@@ -33,7 +33,7 @@ def kubernetes(config: Path, workloads: Path) -> None:
 
     \b
     Example:
-      holdfast render kubernetes -c fleet.yaml -w workloads.yaml | kubectl apply -f -
+      holdfast render kubernetes -c fleet.yaml -w workloads.yaml
     """  # noqa: D301
     file, described = load(config, FleetFile), load(workloads, WorkloadFile)
     documents, notes = manifests(file, described)

@@ -14,8 +14,8 @@ def twin() -> None:
     \b
     Examples:
       holdfast twin calibrate bench.json -o twin.json
-      holdfast twin what-if -c fleet.yaml --twin twin.json --replicas 4 --traffic 2
-      holdfast twin sweep -c fleet.yaml --twin twin.json --vary replicas=2..6 --plot sweep.svg
+      holdfast twin what-if --twin twin.json --replicas 4 --traffic 2
+      holdfast twin sweep --twin twin.json --vary replicas=2..6 --plot s.svg
     """  # noqa: D301
 
 

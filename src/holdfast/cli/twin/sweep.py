@@ -61,8 +61,8 @@ def sweep_command(*, axes: Sequence[str], goal: str, plot: Path | None, **given:
 
     \b
     Examples:
-      holdfast twin sweep -c fleet.yaml --twin twin.json --vary replicas=2..6 --plot sweep.svg
-      holdfast twin sweep --twin twin.json --vary replicas=2,4 --vary hedge=true,false --json
+      holdfast twin sweep --twin twin.json --vary replicas=2..6 --plot s.svg
+      holdfast twin sweep --twin twin.json --vary hedge=true,false --json
     """  # noqa: D301
     if plot is not None and plot.suffix.lower() not in (".svg", ".png"):
         raise click.UsageError(f"--plot {plot} has another ending than .svg or .png")

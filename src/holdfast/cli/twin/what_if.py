@@ -36,8 +36,8 @@ def what_if_command(**given: Any) -> None:
     \b
     Examples:
       holdfast twin what-if -c fleet.yaml --twin twin.json --replicas 5
-      holdfast twin what-if --twin twin.json --traffic 2 --fault hang:smollm2-1@60s+30s
-      holdfast twin what-if --twin twin.json --set hedge.enabled=true --seeds 20 --json
+      holdfast twin what-if --twin twin.json --fault hang:m-1@60s+30s
+      holdfast twin what-if --twin twin.json --set hedge.enabled=true --json
     """  # noqa: D301
     question = Question(given)
     edits = {**_edits(question, given), **question.settings()}
