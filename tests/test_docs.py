@@ -51,6 +51,9 @@ FLEET_PAGES = {
     "docs/operating.md",
     "docs/security.md",
     "docs/queues.md",
+    "docs/batch.md",
+    "docs/idempotency.md",
+    "docs/operating/standby.md",
     "docs/reference/fleet.md",
 }
 

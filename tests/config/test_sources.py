@@ -67,7 +67,7 @@ def test_every_type_has_its_settings(tmp_path):
         ),
         (
             "sources:\n  - {type: azure}\n",
-            "fleet.yaml:2: sources[0].type: must be one of 'aws', 'kubernetes', 'local', 'agents'",
+            "fleet.yaml:2: sources[0].type: must be one of 'aws', 'kubernetes', 'ray', 'local'",
         ),
         (
             "sources:\n  - {type: aws, clutser: x}\n",

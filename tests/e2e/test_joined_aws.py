@@ -202,6 +202,7 @@ def check_backlog(view, fleet):
             delayed=0,
             dead_letters=plan.dead,
             oldest_s=plan.oldest_s,
+            drain_s=None,  # AWS does not say how fast it is worked off
             share=(plan.waiting - 3) / whole,
             age_s=0.0,
             faults=faults,

@@ -81,7 +81,7 @@ def batch() -> None:
 
 
 @batch.command()
-@click.argument("source", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("source", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--endpoint", help="Default: the url of the first line.")
 @click.option(
@@ -113,6 +113,10 @@ def run(
       holdfast batch run in.jsonl out.jsonl
       holdfast batch run in.jsonl out.jsonl --lines 10000
     """  # noqa: D301
+    if not source.is_file():
+        raise click.ClickException(
+            f"{source} does not exist; name a file with a request on each line"
+        )
     estimate: list[ProgressEstimate] = []
     shown = None if quiet else ProgressLine(stderr())
 

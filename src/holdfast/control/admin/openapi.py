@@ -26,6 +26,12 @@ def _json(description: str, schema: str) -> _Data:
     return {"description": description, "content": content}
 
 
+def _either(description: str, example: str) -> _Data:
+    """Text, or JSON where a replica was named."""
+    content = _text(description, example)["content"] | _json("", "ReplicaReady")["content"]
+    return {"description": description, "content": content}
+
+
 def _in_path(name: str, description: str) -> _Data:
     return {
         "name": name,
@@ -115,8 +121,9 @@ def _probes() -> _Data:
         "readyzModel",
         "Does somebody serve this model?",
         {
-            "200": _text("A replica of it is ready.", "ready"),
-            "503": _text("None is, or no model has this name.", "no replica is ready"),
+            "200": _either("A replica of it is ready, or the one that was named.", "ready"),
+            "404": _json("The model has no replica of this id.", "ReplicaReady"),
+            "503": _either("None is, or no model has this name.", "no replica is ready"),
         },
         _MODEL,
         _READY_REPLICA,

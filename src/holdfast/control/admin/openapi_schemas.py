@@ -43,6 +43,15 @@ class TakenAnswer(TypedDict):
     reason: str
 
 
+class ReplicaReadyAnswer(TypedDict):
+    """What the readiness probe of a replica is to be told; of one that nobody knows, only that."""
+
+    replica: str
+    known: bool
+    ready: NotRequired[bool]
+    why: NotRequired[str]
+
+
 class ScaleOrder(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an order to scale a model."""
 
@@ -383,6 +392,7 @@ class SeriesAnswer(TypedDict):
 SERVED: Final[dict[str, Any]] = {
     "Error": RefusalAnswer,
     "Taken": TakenAnswer,
+    "ReplicaReady": ReplicaReadyAnswer,
     "Scale": ScaleOrder,
     "BaselineOrder": BaselineOrder,
     "BaselineLine": BaselineLine,
