@@ -61,10 +61,10 @@ $(ENGINES_STAMP): requirements.lock requirements-engines.txt pyproject.toml
 	$(ENGINES)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $(ENGINES_STAMP)
 
-# A real Ray cluster of two nodes on this machine, with Serve: some 500 MB to install, 1.5 GB while it runs. Linux only.
+# Warnings are those of Ray itself. A real Ray cluster of two nodes on this machine, with Serve: some 500 MB to install, 1.5 GB while it runs. Linux only.
 test-ray: $(RAY_STAMP)
 	HOLDFAST_RAY=1 $(RAY)/bin/python -m pytest tests/contract/test_launcher.py -p no:cacheprovider --durations=0
-	HOLDFAST_RAY=1 $(RAY)/bin/python -m pytest tests/ray_real -p no:cacheprovider --durations=0
+	HOLDFAST_RAY=1 $(RAY)/bin/python -m pytest tests/ray_real -W default -p no:cacheprovider --durations=0
 
 $(RAY_STAMP): requirements.lock requirements-ray.txt pyproject.toml
 	$(PYTHON) -m venv $(RAY)

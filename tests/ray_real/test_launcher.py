@@ -101,8 +101,8 @@ def test_a_node_that_dies_ends_its_replica_as_lost_and_another_node_takes_it(nod
         place = await started(launcher, "m-1", zone="zone-c")
         assert place.zone == "zone-c"
         assert place.host.endswith(node[:8])
-        log = launcher.log_path("m-1")
         await notes.seen("line", "m-1", "up")
+        log = launcher.log_path("m-1")  # with the first line there is one
         assert await asyncio.to_thread(log.read_text) == "up\n"
         nodes.kill("c")
         *_, ended = await notes.seen("ended", "m-1")
