@@ -134,7 +134,7 @@ class PlanPage {
       parts.push(panel("To apply", {}, h("p", {}, "In the fleet file:"), plainTable("To apply", ["key", "now", "then"],
         told.changes.map((one) => [one.key, one.before === null ? "as it is" : String(one.before), String(one.after)]))));
     }
-    if (q.lost_zone || q.fault) parts.push(this.phases(then));
+    if (q.lost_zone || q.fault) parts.push(this.phases(then, q.lost_zone ? ["zone lost", "zone back"] : ["in trouble", "afterwards"]));
     parts.push(this.planned(told));
     this.result.replaceChildren(h("div", { class: "grid" }, parts));
   }
@@ -153,8 +153,8 @@ class PlanPage {
       plainTable("Difference", ["", "then − now", "interval", ""], rows));
   }
 
-  phases(then) {
-    const names = { before: "before", during: "in trouble", after: "afterwards" };
+  phases(then, [during, after]) {
+    const names = { before: "before", during, after };
     return panel("By phase, then", {}, plainTable("By phase", ["", "answered", "in the SLO", "TTFT, 95 %"],
       Object.entries(then.phases).map(([name, one]) => [names[name], f.nines(one.goodput), f.nines(one.slo_attainment), f.took(one.first_token_s.p95)])));
   }
