@@ -65,7 +65,7 @@ class LineError:
     line: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in the ``errors`` of a batch."""
+        """Return this error as an entry of the ``errors`` member of a batch's JSON."""
         return {
             "code": self.code,
             "message": self.message,

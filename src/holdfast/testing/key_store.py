@@ -79,7 +79,7 @@ class MemoryKeys:
             self._beats.pop(owner, None)
 
     def wanted(self, owner: str) -> list[tuple[KeyName, str]]:
-        """Return the keys of this gateway that somebody waits for elsewhere."""
+        """Return the keys that this gateway executes and callers of other gateways wait for."""
         self._check()
         with self._lock:
             items = self._records.items()

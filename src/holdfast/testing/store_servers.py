@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Self
@@ -28,7 +29,7 @@ SETTINGS: Final = (  # small and durable; everything that matters here is as by 
 )
 
 
-class StoreServer:
+class StoreServer(ABC):
     """One server process and its data, ended and removed at the end of a ``with``."""
 
     def __init__(self) -> None:
@@ -47,7 +48,8 @@ class StoreServer:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def prepare(self) -> None:
-        """Create what the server needs before its first start."""
+        """Create what the server needs before its first start, beside its folder."""
+        self.folder.mkdir(exist_ok=True)
 
     def start(self) -> None:
         """Start the server on its data and wait until it answers."""
@@ -83,13 +85,13 @@ class StoreServer:
         return self.folder / "server.log"
 
     @property
+    @abstractmethod
     def url(self) -> str:
-        """Where clients connect."""
-        raise NotImplementedError
+        """The URL at which clients connect."""
 
+    @abstractmethod
     def command(self) -> list[str]:
         """The server's command line."""
-        raise NotImplementedError
 
     def answers(self) -> bool:
         """Whether the server accepts connections."""

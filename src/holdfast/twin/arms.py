@@ -96,7 +96,7 @@ class Difference:
         return change.low > 0 or change.high < 0
 
     def to_dict(self) -> dict[str, Any]:
-        """This difference as plain data."""
+        """Return this difference between two fleets as a dictionary for JSON."""
         return {
             "figure": self.figure.name,
             "label": self.figure.label,

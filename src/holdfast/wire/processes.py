@@ -392,7 +392,7 @@ def _die_with_parent(notice_fd: int | None) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if notice_fd is not None:
         look = select.poll()
-        look.register(notice_fd, 0)  # an end that nobody reads is told without being asked for
+        look.register(notice_fd, 0)  # 0: a pipe without a reader is reported whatever is asked
         if look.poll(0):
             signal.raise_signal(signal.SIGTERM)
 

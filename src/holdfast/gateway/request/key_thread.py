@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 import structlog
 
@@ -39,20 +39,17 @@ Job = tuple[KeyChange, Then]
 _log = structlog.get_logger("holdfast.gateway.idempotency")
 
 
-class ThreadListener:
-    """What the thread tells the gateway, on the event loop."""
+class ThreadListener(Protocol):
+    """Receives what the thread of a key store found; called on the gateway's event loop."""
 
     def saw(self, watched: Sequence[WatchedKey], sights: Sequence[KeySight]) -> None:
         """Take what a look at the keys that the gateway waits for showed."""
-        raise NotImplementedError
 
     def is_wanted(self, keys: Sequence[tuple[KeyName, str]]) -> None:
         """Take the keys (and executions) of this gateway that are waited for elsewhere."""
-        raise NotImplementedError
 
     def purged(self, tenants: Sequence[str]) -> None:
         """Forget all answers of these tenants."""
-        raise NotImplementedError
 
 
 class KeyThread:

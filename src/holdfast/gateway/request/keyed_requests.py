@@ -38,7 +38,7 @@ from holdfast.core.request.idempotency.owner_watch import OwnerWatch
 from holdfast.core.types import SECOND, nanos
 from holdfast.gateway.api import idempotency as api
 from holdfast.gateway.api.errors import ApiError
-from holdfast.gateway.request.key_thread import KeyThread, ThreadListener
+from holdfast.gateway.request.key_thread import KeyThread
 from holdfast.gateway.request.proxied_request import ProxiedRequest, refuse
 from holdfast.gateway.request.recorded_answers import RecordedAnswers
 from holdfast.gateway.request.shared_answer import FollowedAnswer, KeyedCaller, RecordedAnswer
@@ -49,7 +49,7 @@ _LOOK: Final = SECOND  # between two looks at who waits for long
 _DEADLINE: Final = 600 * SECOND  # of a caller whose model has none of its own
 
 
-class KeyedRequests(ThreadListener):
+class KeyedRequests:
     """All requests with an idempotency key of one gateway process."""
 
     def __init__(

@@ -175,7 +175,7 @@ class Cluster:
         return found
 
     def read(self, replica_id: str) -> dict[str, Any] | None:
-        """What is kept of one replica; None: nothing, or nothing that can be read."""
+        """Return a replica's record from the cluster; None where it is missing or damaged."""
         data = internal_kv._internal_kv_get(self._key(replica_id), namespace=_KV)  # noqa: SLF001
         try:
             record = json.loads(data) if data is not None else None

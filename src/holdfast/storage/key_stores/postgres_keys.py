@@ -192,7 +192,7 @@ class PostgresKeys:
             connection.execute("DELETE FROM holdfast_key_owners WHERE owner = %s", (owner,))
 
     def wanted(self, owner: str) -> list[tuple[KeyName, str]]:
-        """Return the keys of this gateway that somebody waits for elsewhere."""
+        """Return the keys that this gateway executes and callers of other gateways wait for."""
         with self._connected() as connection:
             rows = connection.execute(_WANTED, (owner,)).fetchall()
         return [(KeyName(tenant, digest), execution) for tenant, digest, execution in rows]

@@ -254,7 +254,7 @@ class RedisKeys:
             client.delete(self._name("beat", owner))
 
     def wanted(self, owner: str) -> list[tuple[KeyName, str]]:
-        """Return the keys of this gateway that somebody waits for elsewhere."""
+        """Return the keys that this gateway executes and callers of other gateways wait for."""
         with self._connected() as client:
             members = client.smembers(self._name("wanted", owner))
             names = [KeyName(*member.decode().split(_JOIN, 1)) for member in members]

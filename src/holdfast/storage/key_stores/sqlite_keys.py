@@ -166,7 +166,7 @@ class SqliteKeys:
             connection.execute("DELETE FROM owners WHERE owner = ?", (owner,))
 
     def wanted(self, owner: str) -> list[tuple[KeyName, str]]:
-        """Return the keys of this gateway that somebody waits for elsewhere."""
+        """Return the keys that this gateway executes and callers of other gateways wait for."""
         query = "SELECT tenant, digest, execution FROM keys WHERE owner = ? AND wanted = 1"
         with self._connected() as connection:
             rows = connection.execute(query, (owner,)).fetchall()

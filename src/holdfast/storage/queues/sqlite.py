@@ -278,7 +278,7 @@ class SqliteQueue:
     async def _read(self, read: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
             await self._change("sweep", changes.sweep)
-        except QueueFullError as error:  # looking must work on a full disk too
+        except QueueFullError as error:  # on a full disk nothing can be swept, but reads still work
             _log.warning("read without a sweep", path=str(self._path), reason=str(error))
 
         def run() -> Result:

@@ -198,7 +198,9 @@ class KeyPolicy:
     def _joined(self, record: KeyRecord, claim: KeyClaim) -> KeyRuling:
         if record.fingerprint != claim.fingerprint:
             return _ruled(record, record, KeyOutcome.MISMATCH)
-        mine = record.owner == claim.owner  # which then looks into its own memory
+        mine = (
+            record.owner == claim.owner
+        )  # this gateway executed it, and may have the answer in memory
         if record.unkept and record.state is KeyState.FINISHED and not mine:
             return _ruled(record, record, KeyOutcome.GONE)
         after = record
