@@ -51,7 +51,8 @@ def until(true: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> A
 class RealFleet:
     """One ``holdfast up`` with a fleet file, but for its ports and ``settings``.
 
-    Without a file it is the built-in one. Its first model is launched ``replicas`` times.
+    Without a file it is the built-in one. Its first model is launched ``replicas`` times; where the
+    file gives endpoints instead, that many of them must become ready.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class RealFleet:
         told = yaml.safe_load(file.read_text() if file else built_in_text())
         told["gateway"] = told.get("gateway", {}) | {"listen": f"127.0.0.1:{self.port}"}
         told["admin"] = told.get("admin", {}) | {"listen": f"127.0.0.1:{self.admin_port}"}
-        told["models"][0]["launch"]["replicas"] = replicas
+        if "launch" in told["models"][0]:
+            told["models"][0]["launch"]["replicas"] = replicas
         self.config.write_text(yaml.safe_dump({**told, **settings}))
         self.process: subprocess.Popen[bytes] | None = None
         self.count = replicas
