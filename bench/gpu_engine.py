@@ -72,6 +72,7 @@ class Orders:
             time.sleep(1.0)
 
     def _spin(self, lasts_s: float) -> None:
+        torch.zeros(1, device="cuda")  # gives this thread the device's context
         kernel = torch.cuda._compile_kernel(SPIN, "spin")  # noqa: SLF001 there is no public way
         multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
         stream = torch.cuda.Stream()

@@ -224,7 +224,8 @@ def memory(model: Path) -> list[str]:
                     held = (fleet.replicas()[victim].get("gpu") or {}).get("held_bytes") or 0
                     print(f"{progress - begun:.0f} s: it holds {held / GB:.1f} GB", flush=True)
                 if leaks and not told:
-                    told = leaks[0] | {"seen_at": time.time()}
+                    told = call(f"{fleet.admin}/incidents/{leaks[0]['id']}")
+                    told["seen_at"] = time.time()
             full_at = fleet.full_at()
         finally:
             traffic.close()

@@ -158,7 +158,7 @@ class RealFleet:
     def ready(self) -> dict[str, int]:
         """The replicas that are, with the pids of their engines."""
         rows = self.replicas().values()
-        return {row["id"]: int(row["pid"]) for row in rows if row["state"] == "ready"}
+        return {row["id"]: int(row["pid"] or 0) for row in rows if row["state"] == "ready"}
 
     def events(self, replica: str = "") -> list[dict[str, Any]]:
         """What happened, the newest last."""

@@ -2,9 +2,11 @@
 
     python bench/twin.py --fleet stand-in --folder build/twin-stand-in
     python bench/twin.py --fleet embedded --folder build/twin-embedded --rates 0.4,0.6,0.8 --fit 0.6
+    python bench/twin.py --fleet gpu --model MODEL --folder build/twin-gpu
 
 ``stand-in``: three stand-ins whose step time is a law that is known; ``embedded``: the three
-replicas of llama.cpp of ``holdfast up``. Requests are sent in blocks, the rates in turn, each block
+replicas of llama.cpp of ``holdfast up``; ``gpu``: two replicas of MODEL, a folder that transformers
+serves, on one GPU. Requests are sent in blocks, the rates in turn, each block
 twice with the same arrivals: how well one of the two runs predicts the other is the noise floor.
 What was measured is kept in the folder, one benchmark's file per block; a run that was interrupted
 goes on where it was. ``--report`` measures nothing more. Exit status 1 where a prediction is off
@@ -27,6 +29,7 @@ from typing import Any, Final
 import yaml
 
 from fault_fleet import call, end, free_ports
+from gpu_real import fleet_of
 from holdfast.config.files import load_text
 from holdfast.config.fleet_file import FleetFile
 from holdfast.loadtest.records import BenchFile, BenchOutcome, BenchRecord, BenchStep, ClientState
@@ -69,7 +72,7 @@ GAP_S: Final = 1_000.0  # between blocks of one measurement, where a fit reads s
 
 
 @contextmanager
-def stand_in_fleet(folder: Path) -> Iterator[tuple[int, str]]:
+def stand_in_fleet(folder: Path, _model: Path | None) -> Iterator[tuple[int, str]]:
     """Three stand-ins with the known law behind a gateway; its port and the model."""
     ports = free_ports(5, Random())
     name = "law"
@@ -124,7 +127,7 @@ def _ready(admin_port: int) -> int:
 
 
 @contextmanager
-def embedded_fleet(folder: Path) -> Iterator[tuple[int, str]]:
+def embedded_fleet(folder: Path, _model: Path | None) -> Iterator[tuple[int, str]]:
     """The built-in fleet of ``holdfast up``; its port and the model."""
     (folder / "fleet.yaml").write_text(built_in_text())
     with tempfile.TemporaryDirectory() as state:
@@ -136,10 +139,25 @@ def embedded_fleet(folder: Path) -> Iterator[tuple[int, str]]:
             fleet.close()
 
 
-FLEETS: Final = {"stand-in": stand_in_fleet, "embedded": embedded_fleet}
+@contextmanager
+def gpu_fleet(folder: Path, model: Path | None) -> Iterator[tuple[int, str]]:
+    """Two replicas of a model on this host's GPU; the gateway's port and the model's name."""
+    if model is None:
+        raise SystemExit("--fleet gpu needs --model, a folder that transformers can serve")
+    with fleet_of(model.resolve()) as fleet:
+        (folder / "fleet.yaml").write_text(fleet.config.read_text())
+        yield fleet.port, fleet.model
+
+
+FLEETS: Final = {"stand-in": stand_in_fleet, "embedded": embedded_fleet, "gpu": gpu_fleet}
+SLOTS: Final = {"stand-in": LAW.batch_max, "embedded": 2, "gpu": 64}
 # Requests/s: the middle one is fitted. Words of prompts and tokens of answers.
-RATES: Final = {"stand-in": "5,8,11", "embedded": "0.8,1.2,1.6"}
-SHAPES: Final = {"stand-in": ((20, 120), (5, 20)), "embedded": ((10, 120), (8, 32))}
+RATES: Final = {"stand-in": "5,8,11", "embedded": "0.8,1.2,1.6", "gpu": "6,9,12"}
+SHAPES: Final = {
+    "stand-in": ((20, 120), (5, 20)),
+    "embedded": ((10, 120), (8, 32)),
+    "gpu": ((10, 120), (8, 32)),
+}
 
 
 # --- measuring -----------------------------------------------------------------------------------
@@ -163,8 +181,8 @@ def measure(how: argparse.Namespace) -> None:
     if not missing or how.report:
         return
     prompts, outputs = SHAPES[how.fleet]
-    with FLEETS[how.fleet](how.folder) as (port, model):
-        warm = Traffic(how.rates[0], 12, prompts, outputs)
+    with FLEETS[how.fleet](how.folder, how.model) as (port, model):
+        warm = Traffic(how.rates[0], 12, prompts, outputs, how.fleet != "gpu")
         asyncio.run(run_block(port, model, warm, Random(0)))
         began = time.monotonic()
         refused, number = 0, 0
@@ -175,7 +193,7 @@ def measure(how: argparse.Namespace) -> None:
                 print(f"{len(missing)} blocks are left, {refused} refused; run it again to go on")
                 return
             time.sleep(PAUSE_S)
-            traffic = Traffic(rate, how.block, prompts, outputs)
+            traffic = Traffic(rate, how.block, prompts, outputs, how.fleet != "gpu")
             seed = f"{rate:g}/{block // 2}"  # each block and the next have the same arrivals
             at = time.time()
             rows, late = asyncio.run(run_block(port, model, traffic, Random(seed)))
@@ -332,12 +350,11 @@ def report(how: argparse.Namespace) -> int:
         return 2
     text = (how.folder / "fleet.yaml").read_text()
     model = files[how.fit][0].model
-    shared = how.fleet == "embedded"
+    shared = how.fleet != "stand-in"
     replicas = {one.replica for blocks in files.values() for f in blocks for one in f.requests}
     hosts = {name: "host" for name in replicas if name} if shared else None
-    slots = 2 if shared else LAW.batch_max
     began = time.process_time()
-    found = fit(files[how.fit], hosts, slots)
+    found = fit(files[how.fit], hosts, SLOTS[how.fleet])
     took = time.process_time() - began
     law = found.law
     print(f"fitted at {how.fit:g}/s from {found.fitted + found.predicted} requests, {took:.1f} s")
@@ -399,6 +416,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fleet", choices=tuple(FLEETS), default="stand-in")
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--model", type=Path, help="a folder with a model, for --fleet gpu")
     parser.add_argument("--rates", default="")
     parser.add_argument("--fit", type=float, default=0.0, help="the rate that is fitted")
     parser.add_argument("--requests", type=int, default=1500, help="of each rate")

@@ -28,6 +28,7 @@ class Traffic:
     requests: int
     prompt_words: tuple[int, int]
     output_tokens: tuple[int, int]
+    ignores_end: bool = True  # ask for all tokens; some engines refuse what they do not know
 
 
 @dataclass(slots=True)
@@ -59,14 +60,15 @@ def drawn(traffic: Traffic, rng: Random) -> list[tuple[float, str, int]]:
     return asked
 
 
-async def _ask(port: int, model: str, content: str, tokens: int, began: float, seen: Seen) -> None:
+async def _ask(
+    port: int, asked: dict[str, Any], content: str, tokens: int, began: float, seen: Seen
+) -> None:
     body = orjson.dumps(
         {
-            "model": model,
+            **asked,
             "messages": [{"role": "user", "content": content}],
             "temperature": 0,
             "max_tokens": tokens,
-            "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -106,6 +108,7 @@ async def _ask(port: int, model: str, content: str, tokens: int, began: float, s
                     seen.first_s = now
                 seen.last_s = now
         seen.output_tokens = seen.output_tokens or chunks
+        seen.prompt_tokens = seen.prompt_tokens or len(content.split())  # it gave no account
     finally:
         writer.close()
 
@@ -129,11 +132,12 @@ async def run_block(
     feeling = asyncio.create_task(_feel(late))
     began = time.monotonic()
     tasks, everyone = [], []
+    common = {"model": model} | ({"ignore_eos": True} if traffic.ignores_end else {})
     for at, content, tokens in drawn(traffic, rng):
         await asyncio.sleep(max(0.0, began + at - time.monotonic()))
         seen = Seen(0.0)
         everyone.append(seen)
-        asked = asyncio.wait_for(_ask(port, model, content, tokens, began, seen), SILENCE_S)
+        asked = asyncio.wait_for(_ask(port, common, content, tokens, began, seen), SILENCE_S)
         tasks.append(asyncio.create_task(asked))
     for task, seen in zip(tasks, everyone, strict=True):
         try:
