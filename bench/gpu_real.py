@@ -117,6 +117,8 @@ def fleet_of(model: Path, replicas: int = 2, **settings: Any) -> Iterator[GpuFle
         try:
             fleet.open()
             yield fleet
+            for one in fleet.events():
+                print(f"  {one['replica']} {one['what']}: {one['reason']}")
         finally:
             fleet.close()
 
