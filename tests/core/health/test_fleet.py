@@ -328,8 +328,8 @@ def test_a_quarantined_replica_is_asked_soon_whether_it_still_fails_and_then_at_
     control.tally("r1", inflight=0)
     control.answers["r1"] = "timeout"
     asked = all_of(control.wait(10.0), RunCanary)
-    deadlines = [canary.deadline for canary in asked if canary.replica_id == "r1"]
-    assert deadlines[:2] == [5 * SECOND, 12.5 * SECOND]
+    times = [(one.deadline, one.longest, one.unhurried) for one in asked if one.replica_id == "r1"]
+    assert times[:2] == [(5 * SECOND, 12.5 * SECOND, False), (5 * SECOND, 12.5 * SECOND, True)]
 
 
 def test_a_failing_canary_makes_a_suspect_with_a_tenth_of_its_share():
@@ -2019,8 +2019,11 @@ def test_a_slow_canary_is_asked_again_soon():
 def test_a_quarantined_replica_has_longer_to_show_how_it_fails():
     control = Control("r1", "r2", "r3", canary_deadline_s=5.0, canary_deadline_max_s=30.0)
     control.answers["r1"] = "fail"
-    deadlines = {c.deadline for c in all_of(control.wait(60.0), RunCanary) if c.replica_id == "r1"}
-    assert deadlines == {5 * SECOND, round(12.5 * SECOND)}
+    asked = [c for c in all_of(control.wait(60.0), RunCanary) if c.replica_id == "r1"]
+    assert {(c.longest, c.unhurried) for c in asked} == {
+        (round(12.5 * SECOND), False),
+        (round(12.5 * SECOND), True),
+    }
 
 
 # --- an engine that drains by itself -------------------------------------------------------------
