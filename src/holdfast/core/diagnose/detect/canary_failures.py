@@ -68,11 +68,11 @@ _NO_END: Final = "canaries' answers begin and do not end, with a slot free"
 _UNENDED: Final = {  # what it is called, by how the pieces came of which the last were read
     PieceFlow.APART: (
         Sign.SLOW_TOKENS,
-        "canaries' answers come in pieces seconds apart, a slot free",
+        "answers come in pieces seconds apart, with a slot free",
     ),
     PieceFlow.STEADY: (
         Sign.CANARY_SLOW,
-        "canaries' answers come and do not end in time, a slot free",
+        "answers come and do not end in time, with a slot free",
     ),
 }
 _FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
