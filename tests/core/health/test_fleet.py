@@ -332,6 +332,21 @@ def test_a_quarantined_replica_is_asked_soon_whether_it_still_fails_and_then_at_
     assert times[:2] == [(5 * SECOND, 12.5 * SECOND, False), (5 * SECOND, 12.5 * SECOND, True)]
 
 
+def test_an_overdue_canary_counts_when_it_is_due_and_no_other_is_sent_while_it_is_read_on():
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = None
+    control.wait(7.0)
+    assert control.fleet.members["r1"].canary_out
+    spent = control.fleet.members["r1"].budget.spent_tokens
+    control.canary("r1", "timeout", latency=5 * SECOND, began=True, reads_on=True)
+    assert control.state("r1") is State.SUSPECT
+    assert not [c for c in all_of(control.wait(4.0), RunCanary) if c.replica_id == "r1"]
+    control.canary("r1", "timeout", latency=10 * SECOND, began=True, gap_s=5.0)
+    assert [c for c in all_of(control.wait(4.0), RunCanary) if c.replica_id == "r1"]
+    cost = control.fleet.members["r1"].budget.spent_tokens - spent
+    assert cost == control.asks.tokens  # one question, however often it was told of
+
+
 def test_a_failing_canary_makes_a_suspect_with_a_tenth_of_its_share():
     control = Control("r1", "r2", "r3")
     (notice,) = notices(control.canary("r1", "fail"))
