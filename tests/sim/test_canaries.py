@@ -57,6 +57,7 @@ class Bench:
 
 def test_a_healthy_replica_passes_after_the_last_token() -> None:
     told = CanaryResult("r", CanaryVerdict.PASS, 4 * STEP, 0, incarnation=7, tokens=20)
+    told.moved_s, told.gap_s = 0.03, 0.01
     assert Bench().ask() == [(told, 4 * STEP)]
 
 
@@ -126,8 +127,29 @@ def test_a_hung_replica_lets_the_canary_wait_without_progress() -> None:
 def test_a_busy_replica_lets_the_canary_wait_while_tokens_move() -> None:
     bench = Bench()
     bench.ail(FaultKind.SLOW, factor=80.0)
+    bench.unit.engine.submit(EngineRun(None, "r", 1, 16, 1_000), 0)
     ((result, _),) = bench.ask()
     assert (result.verdict, result.progress, result.running) == ("timeout", True, 1)
+
+
+def test_a_canary_is_not_beside_itself() -> None:
+    bench = Bench()
+    bench.ail(FaultKind.SLOW, factor=80.0)
+    ((result, _),) = bench.ask()
+    assert (result.verdict, result.progress, result.running) == ("timeout", False, 0)
+
+
+def test_a_drip_is_told_when_it_is_due_and_read_on_until_its_second_piece() -> None:
+    bench = Bench()
+    bench.ail(FaultKind.DRIP, interval_s=5.0)
+    bench.canaries.ask(RunCanary("r", "m", PATIENCE, 7, longest=12 * SECOND), 0)
+    bench.clock.run(20 * SECOND)
+    (first, at), (last, later) = bench.told
+    assert (first.reads_on, last.reads_on) == (True, False)
+    assert (first.verdict, last.verdict) == ("timeout", "timeout")
+    assert at == PATIENCE
+    assert 5 * SECOND < later < 6 * SECOND
+    assert last.gap_s >= 2.0
 
 
 def test_tokens_that_users_got_are_progress_too() -> None:

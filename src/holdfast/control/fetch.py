@@ -27,10 +27,19 @@ from holdfast.control.http_client import (
     UntrustedError,
     translate,
 )
+from holdfast.core.canary_overtime import BodyPieces
 
 _AGENT: Final = "holdfast-control"
 _HEADERS_MAX: Final = 200
 _AHEAD_BYTES_MAX: Final = 64 << 10  # of a stream that nobody has taken yet; then it is not read
+
+
+Overtime = Callable[[BodyPieces], float]  # seconds more, by what came of an overdue answer
+
+
+def _none(_: BodyPieces) -> float:
+    """No overtime: what is overdue is given up."""
+    return 0.0
 
 
 class StatusError(Exception):
@@ -50,8 +59,9 @@ class _Reading(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._body = bytearray()
         self._head_only_so_far = True
-        self._first = self._last = 0.0  # when pieces of the body came
-        self.gap_s = 0.0  # the longest time between two of them
+        self._headed = self._first = self._last = 0.0  # when the head and pieces of the body came
+        self._gap_s = 0.0  # the longest time between two of them
+        self._news = asyncio.Event()  # a piece came
         self.answer: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
 
     # --- the connection ---
@@ -85,22 +95,41 @@ class _Reading(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self._head_only_so_far = False
+        self._headed = asyncio.get_running_loop().time()
 
-    @property
-    def moved_s(self) -> float:
-        """Seconds from the first to the last piece of the body so far."""
-        return self._last - self._first
+    def pieces(self) -> BodyPieces:
+        """When the pieces of the body came so far."""
+        last = self._last or self._headed
+        quiet_s = asyncio.get_running_loop().time() - last if last else 0.0
+        return BodyPieces(
+            self._last - self._first,
+            self._gap_s,
+            quiet_s,
+            began=self._first > 0,
+            headed=self._headed > 0,
+        )
 
-    @property
-    def began(self) -> bool:
-        """Whether a piece of the body has come."""
-        return self._first > 0
+    async def overtime(self, more: Overtime) -> HttpAnswer:
+        """Wait for the rest of an overdue answer for as long as ``more`` says, asked each time."""
+        while not self.answer.done():
+            left_s = more(self.pieces())
+            if left_s <= 0:
+                raise TimeoutError
+            self._news.clear()
+            piece = asyncio.ensure_future(self._news.wait())
+            try:
+                both = {self.answer, piece}
+                await asyncio.wait(both, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                piece.cancel()
+        return await self.answer
 
     def on_body(self, body: bytes) -> None:
         now = asyncio.get_running_loop().time()
         if self._first:
-            self.gap_s = max(self.gap_s, now - self._last)
+            self._gap_s = max(self._gap_s, now - self._last)
         self._first, self._last = self._first or now, now
+        self._news.set()
         if len(self._body) + len(body) > BODY_BYTES_MAX:
             self._fail("broken", "the body is too large")
         elif not self.answer.done():
@@ -109,7 +138,8 @@ class _Reading(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if not self.answer.done():
             status = self._parser.get_status_code()
-            self.answer.set_result(HttpAnswer(status, self._headers, bytes(self._body)))
+            body = bytes(self._body)
+            self.answer.set_result(HttpAnswer(status, self._headers, body, self.pieces()))
 
     def _framed(self) -> bool:
         return "content-length" in self._headers or "transfer-encoding" in self._headers
@@ -128,7 +158,6 @@ class _StreamReading(_Reading):
 
     def __init__(self, request: bytes) -> None:
         super().__init__(request)
-        self._news = asyncio.Event()
         self.begun = False
         self.answer.add_done_callback(lambda _: self._news.set())
 
@@ -143,7 +172,6 @@ class _StreamReading(_Reading):
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        self._news.set()
         if self._streams() and len(self._body) > _AHEAD_BYTES_MAX:
             self._transport.pause_reading()
 
@@ -225,26 +253,31 @@ async def fetch(
     method: str | None = None,
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
+    overtime: Overtime | None = None,
 ) -> HttpAnswer:
     """Send one GET, or one POST with a JSON body, and return the answer; or raise ``FetchError``.
 
-    Without ``tls`` an https address is checked against the system's authorities.
+    Without ``tls`` an https address is checked against the system's authorities. ``overtime`` is
+    asked when the deadline has passed, and with each piece after it, for how many seconds more to
+    wait; without it there are none.
     """
     head = RequestHead.of(url, path, agent=_AGENT, bearer=bearer, body=body, method=method)
     if headers:
         head = replace(head, headers={**head.headers, **headers})
     reading: _Reading | None = None
     try:
-        async with asyncio.timeout(deadline_s), _connected(head, body, tls, _Reading) as reading:
-            return await reading.answer
+        until = asyncio.get_running_loop().time() + deadline_s
+        async with _connected(head, body, tls, _Reading, deadline_s) as reading:
+            left_s = max(0.0, until - asyncio.get_running_loop().time())
+            await asyncio.wait({reading.answer}, timeout=left_s)
+            return await reading.overtime(overtime or _none)
     except TimeoutError as error:
         # A handshake that is late is no proof that the port is out of reach.
         connected = head.secure or reading is not None
         detail = f"{'nothing' if connected else 'no connection'} within {deadline_s:g} s"
         failed = FetchError("timeout", detail, connected=connected)
         if reading is not None:
-            failed.moved_s, failed.gap_s = reading.moved_s, reading.gap_s
-            failed.began = reading.began
+            failed.pieces = reading.pieces()
         raise failed from error
     except OSError as error:
         raise translate(error, deadline_s) from error

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
+from holdfast.core.canary_overtime import BodyPieces
 from holdfast.core.intake.descriptors import OwnResource, own_shortage
 
 BODY_BYTES_MAX: Final = 4 << 20  # forty times a usual page of metrics
@@ -27,6 +28,7 @@ CUT_SHORT: Final = "closed before the answer was complete"
 _ADDRESSES_MAX: Final = 4  # of one host that are tried
 _KEPT: Final = "/?&=%:,+@~!$'()*;[]"  # in paths and queries; callers have quoted what is theirs
 _PORTS: Final = {"http": 80, "https": 443}
+_NO_PIECES: Final = BodyPieces()
 
 
 class FetchError(Exception):
@@ -36,20 +38,16 @@ class FetchError(Exception):
         self,
         what: str,
         detail: str,
-        moved_s: float = 0.0,
-        gap_s: float = 0.0,
         *,
         lost: bool = False,
         connected: bool = True,
-        began: bool = False,
+        pieces: BodyPieces = _NO_PIECES,
     ) -> None:
         super().__init__(f"{what}: {detail}")
         self.what = what
         self.detail = detail
-        self.moved_s = moved_s  # from the first to the last piece of a body that was not complete
-        self.gap_s = gap_s  # the longest time between two of these pieces
         self.lost = lost  # the connection ended under the answer
-        self.began = began  # a piece of the body came, and not its end
+        self.pieces = pieces  # of a body that was not complete
         self.connected = connected  # false: time ran out before a connection was open
 
 
@@ -76,6 +74,7 @@ class HttpAnswer:
     status: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
+    pieces: BodyPieces = _NO_PIECES  # when those of the body came, where somebody measured
 
 
 @dataclass(slots=True, frozen=True)

@@ -400,13 +400,15 @@ class CanaryResult:
     tokens: int = 0  # what the question and its answer cost
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
-    moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
+    moved_s: float = 0.0  # from the first piece of the answer to the last that came
     flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT, RESET or CONNECT_TIMEOUT: no answer
     took: int = 0  # until whatever came was complete, an error too
     draining: bool = False  # BUSY because the engine says that it takes no new work
     excused: bool = False  # UNKNOWN because control was late itself: to be asked again at once
-    gap_s: float = 0.0  # the longest time between two pieces of an answer that was not complete
+    gap_s: float = 0.0  # the longest time between two pieces of the answer
     began: bool = False  # a piece came, of an answer that was not complete in time
+    quiet_s: float = 0.0  # since the last of them
+    reads_on: bool = False  # TIMEOUT, and the answer is still read: another result follows
 
 
 @dataclass(slots=True)
@@ -493,6 +495,8 @@ class RunCanary:
     model: str
     deadline: int  # ns from now
     incarnation: int  # to be given back: answers of an earlier process do not count
+    longest: int = 0  # ns from now, while an overdue answer is read on (``canary_overtime``)
+    unhurried: bool = False  # nobody waits for the verdict: silence is waited for as long
 
 
 @dataclass(slots=True)

@@ -6,22 +6,34 @@ verdict; reading them is the fleet's business.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.canary_overtime import BodyPieces, overtime
 from holdfast.core.failure import Kind
 from holdfast.core.messages import CallBackCanary, CanaryResult, HurryCanary, RunCanary
 from holdfast.core.plan.faults import FaultKind
-from holdfast.core.types import seconds
+from holdfast.core.types import SECOND, nanos, seconds
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
-from holdfast.sim.request_record import EngineRun
+from holdfast.sim.request_record import WAITING, EngineRun
 from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 
 CANARY_PROMPT: Final = 16  # tokens
 CANARY_OUTPUT: Final = 4  # tokens: read to the last one
+_LOOK: Final = SECOND // 4  # between two looks at an overdue answer: a piece may have come
 
 
-_Watch = tuple[SimulatedReplica, EngineRun, int, int, int]
+@dataclass(slots=True, frozen=True)
+class _Watch:
+    """One canary under way."""
+
+    unit: SimulatedReplica
+    run: EngineRun
+    incarnation: int  # of the unit
+    seen: int  # users' tokens out when it was asked
+    began: int
+    action: RunCanary
 
 
 class SimulatedCanaries:
@@ -81,7 +93,7 @@ class SimulatedCanaries:
             if not unit.engine.submit(run, now):
                 self._later(action, CanaryVerdict.FAIL, REFUSED_AFTER, now)
                 return
-            watch = (unit, run, unit.incarnation, unit.tokens_seen, now)
+            watch = _Watch(unit, run, unit.incarnation, unit.tokens_seen, now, action)
             self._watches[action.replica_id] = watch
             self._clock.at(now + action.deadline, CONTROL, self._overdue, watch)
             if unit.dies_at_request:
@@ -121,23 +133,59 @@ class SimulatedCanaries:
             incarnation=run.attempt,
             tokens=self.prompt + run.output,
         )
+        if run.first_at and now > run.first_at:
+            told.moved_s = seconds(now - run.first_at)
+            told.gap_s = seconds(unit.engine.worst_gap_since(run.first_at))
         self._tell_fleet(told, now)
 
     def _overdue(self, watch: _Watch, now: int) -> None:
-        unit, run, incarnation, seen, began = watch
-        engine = unit.engine
-        if incarnation != unit.incarnation or not engine.holds(run):
+        """Report a canary that is overdue; read its answer on while that tells more."""
+        unit, run, action = watch.unit, watch.run, watch.action
+        if watch.incarnation != unit.incarnation or not unit.engine.holds(run):
             return
-        running = engine.running
-        progress = unit.tokens_seen > seen or engine.last_token_at(now) > began
-        moved = engine.last_token_at(now) - run.first_at if run.first_at else 0
-        self.endings[unit.replica.id] = (None, max(0, moved))
-        engine.cancel(run, now)
-        asked = unit.replica.id, CanaryVerdict.TIMEOUT, now - began
-        told = CanaryResult(*asked, running, progress, run.attempt, began=bool(run.first_at))
-        if moved > 0:
-            told.gap_s = seconds(engine.worst_gap_since(run.first_at))
-        self._tell_fleet(told, now)
+        pieces = _pieces(watch, now)
+        waited = now - watch.began
+        more = overtime(pieces, waited, action.longest, unhurried=action.unhurried)
+        result = self._unanswered(watch, pieces, now)
+        if not more:
+            unit.engine.cancel(run, now)
+            self._tell_fleet(result, now)
+            return
+        if waited <= action.deadline and not action.unhurried:
+            self._tell_fleet(replace(result, reads_on=True), now)
+        self._clock.at(now + min(more, _LOOK), CONTROL, self._overdue, watch)
+
+    def _unanswered(self, watch: _Watch, pieces: BodyPieces, now: int) -> CanaryResult:
+        unit, run = watch.unit, watch.run
+        engine = unit.engine
+        self.endings[unit.replica.id] = (None, nanos(pieces.moved_s))
+        beside = engine.running - (run.place != WAITING)
+        progress = unit.tokens_seen > watch.seen
+        progress = progress or (beside > 0 and engine.last_token_at(now) > watch.began)
+        told = CanaryResult(
+            unit.replica.id,
+            CanaryVerdict.TIMEOUT,
+            now - watch.began,
+            beside,
+            progress,
+            run.attempt,
+            began=pieces.began,
+        )
+        told.gap_s, told.quiet_s = pieces.gap_s, pieces.quiet_s
+        return told
+
+
+def _pieces(watch: _Watch, now: int) -> BodyPieces:
+    """How the answer to a canary came so far."""
+    engine, run = watch.unit.engine, watch.run
+    if not run.first_at:
+        return BodyPieces()
+    last = run.parked_at or max(run.first_at, engine.last_token_at(now))
+    moved = last - run.first_at
+    between = engine.produced(run, now) - 1
+    # The steps of a plan that is not over are not noted yet; they are at least as long on average.
+    gap = max(engine.worst_gap_since(run.first_at), moved // between) if between > 0 else 0
+    return BodyPieces(seconds(moved), seconds(gap), seconds(now - last), began=True, headed=True)
 
 
 __all__ = ["CANARY_OUTPUT", "CANARY_PROMPT", "SimulatedCanaries"]

@@ -379,9 +379,96 @@ def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
 
     error = asyncio.run(main())
     assert error.what == "timeout"
-    assert 0.05 < error.moved_s < 0.6
-    assert 0 < error.gap_s <= error.moved_s
-    assert error.began
+    assert 0.05 < error.pieces.moved_s < 0.6
+    assert 0 < error.pieces.gap_s <= error.pieces.moved_s
+    assert error.pieces.began
+
+
+async def fetched(pieces, apart_s, deadline_s, overtime):
+    """Fetch an answer that comes in so many pieces, so far apart, and then ends."""
+    ended = asyncio.Event()
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(pieces):
+            writer.write(b"1\r\nx\r\n")
+            await asyncio.sleep(apart_s)
+            if reader.at_eof():
+                break
+        writer.write(b"0\r\n\r\n")
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+        ended.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        try:
+            return await fetch(url, "/", deadline_s, overtime=overtime)
+        finally:
+            await asyncio.wait_for(ended.wait(), 30)
+
+
+def test_an_overdue_answer_is_read_on_for_as_long_as_it_is_given():
+    asked = []
+
+    def patient(pieces):
+        asked.append(pieces)
+        return 30.0
+
+    answer = asyncio.run(fetched(4, 0.1, 0.05, patient))
+    assert answer.body == b"xxxx"
+    assert asked[0].headed or not asked[0].began
+    assert answer.pieces.moved_s >= 0.25
+    assert len(asked) >= 2  # with each piece anew
+
+
+@pytest.mark.parametrize(("late", "first"), [(False, 1), (True, 0)])
+def test_an_overdue_canary_is_told_once_when_it_is_due_and_then_read_on(world, late, first):
+    ended = asyncio.Event()
+
+    async def stalls(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
+        await asyncio.gather(reader.read(), return_exceptions=True)  # until it gives up
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+        ended.set()
+
+    async def main():
+        server = await asyncio.start_server(stalls, "127.0.0.1", 0)
+        now = time.monotonic_ns()
+        # A loop whose tick has been due since then was late itself, and excuses what is not over.
+        watch = LoopWatch(0 if late else 3_600 * SECOND, now)
+        prober = Prober(watch, lambda *_: UsersBeside(2, progress=False), world.canaries())
+        overdue = []
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            action = RunCanary("m-1", "m", nanos(0.2), 7, longest=nanos(1.0))
+            asked = world.deployed(url, engine="openai")
+            result = await prober.probe(asked, action, overdue.append)
+            await asyncio.wait_for(ended.wait(), 30)
+        return overdue, result
+
+    overdue, result = asyncio.run(main())
+    assert len(overdue) == first
+    for early in overdue:
+        assert (early.verdict, early.reads_on, early.began) == ("timeout", True, True)
+        assert (early.running, early.incarnation) == (2, 7)
+        assert early.latency < result.latency
+    assert result.reads_on is False
+    assert late or (result.verdict, result.began) == ("timeout", True)
+
+
+def test_an_overdue_answer_ends_when_what_came_of_it_is_enough():
+    def enough(pieces):
+        return 0.0 if pieces.gap_s >= 0.05 else 30.0
+
+    with pytest.raises(FetchError) as caught:
+        asyncio.run(fetched(200, 0.1, 0.01, enough))
+    assert caught.value.what == "timeout"
+    assert caught.value.pieces.gap_s >= 0.05
 
 
 def test_a_port_that_completes_no_connection_is_told_from_one_that_does_not_answer():

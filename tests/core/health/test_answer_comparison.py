@@ -136,7 +136,43 @@ def test_a_peer_is_another_routable_replica_of_the_same_revision_with_room():
     assert subject.peer([fit], "r1") is None  # it has left meanwhile
 
 
-def test_peers_are_chosen_at_random():
+def test_no_replica_waits_long_for_its_turn_to_be_compared():
+    pool = [candidate(f"r{number}") for number in range(4)]
+    subject, rng = AnswerComparison(ComparingConfig(), Random(7)), Random(8)
+    last, waits, partners, compared = dict.fromkeys(range(4), 0), [], {}, 0
+    for number in range(40_000):
+        replica = rng.randrange(4)
+        if not subject.wants(f"r{replica}", 0.1, 0, NOW):
+            continue
+        peer = int(subject.peer(pool, f"r{replica}")[1:])
+        compared += 1
+        partners.setdefault(replica, set()).add(peer)
+        for one in (replica, peer):
+            waits.append(number - last[one])
+            last[one] = number
+    assert 0.045 < compared / 40_000 < 0.055  # it costs the share and no more
+    # A replica takes part in one of forty answers here: by tosses one wait in a hundred were 184.
+    assert sorted(waits)[len(waits) * 99 // 100] < 100
+    assert all(met == set(range(4)) - {one} for one, met in partners.items())
+
+
+def test_an_answer_whose_turn_is_put_off_is_made_up_for_once():
+    subject = AnswerComparison(ComparingConfig(share=0.1), Random(7))
+    assert not any(subject.wants("r1", 0.9, 0, NOW) for _ in range(1_000))
+    wanted = [subject.wants("r1", 0.1, 0, NOW) for _ in range(5)]
+    assert wanted == [True, False, False, False, False]
+
+
+def test_turns_are_kept_for_a_bounded_number_of_replicas():
+    pool = [candidate(f"r{number}") for number in range(1_200)]
+    subject = AnswerComparison(ALL, Random(7))
+    for number in range(1_200):
+        assert subject.wants(f"r{number}", 0.1, 0, NOW)
+        subject.peer(pool[number:], f"r{number}")
+    assert max(len(subject._left), len(subject._turns), len(subject._partner)) <= 1_024
+
+
+def test_peers_take_turns():
     pool = [candidate(f"r{number}") for number in range(4)]
     subject = AnswerComparison(ALL, Random(7))
     assert {subject.peer(pool, "r0") for _ in range(100)} == {"r1", "r2", "r3"}

@@ -328,8 +328,23 @@ def test_a_quarantined_replica_is_asked_soon_whether_it_still_fails_and_then_at_
     control.tally("r1", inflight=0)
     control.answers["r1"] = "timeout"
     asked = all_of(control.wait(10.0), RunCanary)
-    deadlines = [canary.deadline for canary in asked if canary.replica_id == "r1"]
-    assert deadlines[:2] == [5 * SECOND, 12.5 * SECOND]
+    times = [(one.deadline, one.longest, one.unhurried) for one in asked if one.replica_id == "r1"]
+    assert times[:2] == [(5 * SECOND, 12.5 * SECOND, False), (5 * SECOND, 12.5 * SECOND, True)]
+
+
+def test_an_overdue_canary_counts_when_it_is_due_and_no_other_is_sent_while_it_is_read_on():
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = None
+    control.wait(7.0)
+    assert control.fleet.members["r1"].canary_out
+    spent = control.fleet.members["r1"].budget.spent_tokens
+    control.canary("r1", "timeout", latency=5 * SECOND, began=True, reads_on=True)
+    assert control.state("r1") is State.SUSPECT
+    assert not [c for c in all_of(control.wait(4.0), RunCanary) if c.replica_id == "r1"]
+    control.canary("r1", "timeout", latency=10 * SECOND, began=True, gap_s=5.0)
+    assert [c for c in all_of(control.wait(4.0), RunCanary) if c.replica_id == "r1"]
+    cost = control.fleet.members["r1"].budget.spent_tokens - spent
+    assert cost == control.asks.tokens  # one question, however often it was told of
 
 
 def test_a_failing_canary_makes_a_suspect_with_a_tenth_of_its_share():
@@ -2019,8 +2034,11 @@ def test_a_slow_canary_is_asked_again_soon():
 def test_a_quarantined_replica_has_longer_to_show_how_it_fails():
     control = Control("r1", "r2", "r3", canary_deadline_s=5.0, canary_deadline_max_s=30.0)
     control.answers["r1"] = "fail"
-    deadlines = {c.deadline for c in all_of(control.wait(60.0), RunCanary) if c.replica_id == "r1"}
-    assert deadlines == {5 * SECOND, round(12.5 * SECOND)}
+    asked = [c for c in all_of(control.wait(60.0), RunCanary) if c.replica_id == "r1"]
+    assert {(c.longest, c.unhurried) for c in asked} == {
+        (round(12.5 * SECOND), False),
+        (round(12.5 * SECOND), True),
+    }
 
 
 # --- an engine that drains by itself -------------------------------------------------------------

@@ -21,14 +21,15 @@ reason says how to correct it.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed
 from holdfast.control.detached_call import detached
-from holdfast.control.fetch import FetchError, HttpAnswer, fetch
+from holdfast.control.fetch import FetchError, HttpAnswer, Overtime, fetch
 from holdfast.control.fleet.checks import Check, load_check
 from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Said, Shape
+from holdfast.core.canary_overtime import BodyPieces
 from holdfast.core.failure import Kind
 from holdfast.core.health.answers import AnswerBook, usual_rule
 from holdfast.engines import Dialect, dialect
@@ -60,10 +61,8 @@ class CanaryReport:
     status: int | None = None  # of the HTTP answer, where one came
     took: int = 0  # until whatever came was complete, an error too
     flaw: Kind | None = None  # EMPTY, DEGENERATE, CUT, RESET or CONNECT_TIMEOUT: no answer
-    moved_s: float = 0.0  # for how long pieces came, of an answer that was not complete in time
     draining: bool = False  # the engine says that it takes no new work; the verdict is BUSY
-    gap_s: float = 0.0  # the longest time between two of these pieces
-    began: bool = False  # a piece came, of an answer that was not complete in time
+    pieces: BodyPieces = field(default_factory=BodyPieces)  # of the answer, complete or not
 
 
 @dataclass(slots=True, frozen=True)
@@ -84,11 +83,9 @@ class CanaryError(FetchError):
         super().__init__(
             error.what,
             detail,
-            error.moved_s,
-            error.gap_s,
             lost=error.lost,
             connected=error.connected,
-            began=error.began,
+            pieces=error.pieces,
         )
         self.page_ok = page.ok
         self.status = page.status
@@ -116,8 +113,13 @@ class Canaries:
         if self._book.forget_replica(replica_id):
             self._learned()
 
-    async def ask(self, deployed: Deployed, deadline_s: float) -> CanaryReport:
-        """Send one canary (health page, then question); ``CanaryError`` where no answer came."""
+    async def ask(
+        self, deployed: Deployed, deadline_s: float, overtime: Overtime | None = None
+    ) -> CanaryReport:
+        """Send one canary (health page, then question); ``CanaryError`` where no answer came.
+
+        ``overtime`` says for how many seconds more to read an answer that is overdue.
+        """
         until = time.monotonic() + deadline_s
         known = dialect(deployed.engine)
         config = deployed.canary
@@ -127,7 +129,7 @@ class Canaries:
         if page.verdict is not None:
             return page.verdict
         try:
-            report = await self._question(deployed, known, until, deadline_s)
+            report = await self._question(deployed, known, until, deadline_s, overtime)
         except FetchError as error:
             raise CanaryError(error, page) from error
         return _beside(report, page)
@@ -163,7 +165,12 @@ class Canaries:
         )
 
     async def _question(
-        self, deployed: Deployed, known: Dialect, until: float, deadline_s: float
+        self,
+        deployed: Deployed,
+        known: Dialect,
+        until: float,
+        deadline_s: float,
+        overtime: Overtime | None,
     ) -> CanaryReport:
         """Ask kinds of question in turn until the engine does not refuse one as a bad request."""
         config = deployed.canary
@@ -174,10 +181,10 @@ class Canaries:
             if left_s <= 0:
                 raise FetchError("timeout", f"nothing within {deadline_s:g} s")
             began = time.monotonic_ns()
-            answer = await self._post(deployed, known, asked, left_s)
+            answer = await self._post(deployed, known, asked, left_s, overtime)
             latency = time.monotonic_ns() - began
             told = await self._judge(deployed, known, asked, answer, latency, until)
-            told = replace(told, status=answer.status, took=latency)
+            told = replace(told, status=answer.status, took=latency, pieces=answer.pieces)
             if answer.status not in _NOT_MY_KIND or config.shape is not None:
                 if answer.status == 200:
                     self._shapes[deployed.replica.model, deployed.engine] = attempt
@@ -197,12 +204,23 @@ class Canaries:
         return _SHAPES if known.canary_shape is Shape.CHAT else (known.canary_shape,)
 
     async def _post(
-        self, deployed: Deployed, known: Dialect, config: CanaryConfig, deadline_s: float
+        self,
+        deployed: Deployed,
+        known: Dialect,
+        config: CanaryConfig,
+        deadline_s: float,
+        overtime: Overtime | None,
     ) -> HttpAnswer:
         asked = ask(known, config, deployed.served_as)
-        token = bearer(deployed, self._environment)
-        tls, body = deployed.context(), asked.body
-        return await fetch(deployed.url, asked.path, deadline_s, bearer=token, body=body, tls=tls)
+        return await fetch(
+            deployed.url,
+            asked.path,
+            deadline_s,
+            bearer=bearer(deployed, self._environment),
+            body=asked.body,
+            tls=deployed.context(),
+            overtime=overtime,
+        )
 
     async def _judge(
         self,

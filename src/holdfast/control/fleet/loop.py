@@ -277,7 +277,7 @@ class FleetLoop:
                     replica_id, CanaryVerdict.FAIL, incarnation=number, detail=told
                 )
             else:
-                result = await self._prober.probe(reached, action)
+                result = await self._prober.probe(reached, action, self._overdue)
         except Exception:  # noqa: BLE001 else a mistake of ours would leave it unwatched for ever
             _log.exception("probe failed", replica=replica_id)
             result = CanaryResult(replica_id, CanaryVerdict.UNKNOWN, incarnation=action.incarnation)
@@ -296,6 +296,13 @@ class FleetLoop:
         self._remember(result)
         if dropped:
             self._tell()
+
+    def _overdue(self, result: CanaryResult) -> None:
+        """Tell of a canary whose answer is overdue and still read; its result follows."""
+        self.tell(result)
+        member = self._fleet.members.get(result.replica_id)
+        if member is not None and result.incarnation == member.health.incarnation:
+            self._audience.answered(result, slow=member.slow, inflight=member.inflight)
 
     def _remember(self, result: CanaryResult) -> None:
         member = self._fleet.members.get(result.replica_id)

@@ -280,10 +280,12 @@ class CanaryAnswered:
     progress: bool | None = None  # whether users' tokens moved meanwhile
     page_ok: bool | None = None  # whether its own health page answered well just before
     status: int | None = None  # of the HTTP answer, where one came
-    moved_s: float | None = None  # for how long pieces came, of one that was not complete in time
+    moved_s: float | None = None  # from the first piece of the answer to the last that came
     flaw: str = ""  # a kind of failure (empty, degenerate, cut, reset, connect_timeout)
     gap_s: float | None = None  # the longest time between two of these pieces
     began: bool = False  # a piece came, of one that was not complete in time
+    quiet_s: float | None = None  # since the last piece of one that was not complete in time
+    reads_on: bool = False  # a timeout whose answer is still read: more will be known of it
 
 
 @dataclass(slots=True, frozen=True)

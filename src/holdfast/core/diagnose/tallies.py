@@ -167,6 +167,8 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
         result.flaw.value if result.flaw is not None else "",
         result.gap_s or None,
         result.began,
+        result.quiet_s or None,
+        result.reads_on,
     )
 
 

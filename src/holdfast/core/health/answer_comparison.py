@@ -6,6 +6,10 @@ asked again of another replica, after the client has its answer.
 
     answer ended ─► sample: share, spare room ─► peer: same revision, room ─► agreement ─► result
 
+Each replica's turn comes after about as many answers as its share says, and its peer is the one
+that was compared longest ago. So none is left out for long: one that begins to lie is compared
+after half of that time on average, and after little more than all of it at the latest.
+
 A disagreement says that one of two is wrong, not which. So both are sampled more closely for a
 while, and the detector looks for the one that disagrees with several.
 
@@ -16,7 +20,8 @@ and only those that part early are compared word by word.
 
 Rejected: a third opinion at once. Three answers for one request would be a load to reckon with, and
 the next disagreement gives the same for less. Rejected: comparing before the client has its answer.
-Clients must not wait for a check that finds nothing in all but a few cases.
+Clients must not wait for a check that finds nothing in all but a few cases. Rejected: a coin tossed
+for each answer. It costs the same, and a liar waits twice as long for it, at times five times.
 """
 
 from collections.abc import Iterable
@@ -33,6 +38,7 @@ from holdfast.core.types import SECOND, Decision, require
 RAISED: Final = 5.0  # times the share, of a replica that disagreed,
 RAISED_FOR: Final = 30 * SECOND  # for so long: enough for a few more at a request per second
 _SUSPECTS_MAX: Final = 1_024  # replicas of one model; the oldest go first
+_JITTER: Final = 0.5  # of a turn, either way: no client asks in step with it
 _TIE_WORDS: Final = 16  # a wrong model parts from a sound one within the first few words
 _WORDS_MAX: Final = 64  # compared, of answers that part before
 _CLOSED: Final = BreakerState.CLOSED
@@ -62,13 +68,17 @@ class ComparingConfig:
 class AnswerComparison:
     """Picks answers of one model at one gateway for comparison, and the peer to compare with."""
 
-    __slots__ = ("_in_flight", "_raised", "_rng", "config")
+    __slots__ = ("_in_flight", "_left", "_partner", "_raised", "_rng", "_turn", "_turns", "config")
 
     def __init__(self, config: ComparingConfig, rng: Random) -> None:
         self.config = config
         self._rng = rng
         self._in_flight = 0
         self._raised: dict[str, int] = {}  # until when, by replica; the latest last
+        self._left: dict[str, float] = {}  # of a turn, until an answer of a replica is compared
+        self._turn = 0
+        self._turns: dict[str, int] = {}  # in which a replica was last compared; the latest last
+        self._partner: dict[str, str] = {}  # with whom
 
     @property
     def in_flight(self) -> int:
@@ -83,21 +93,34 @@ class AnswerComparison:
         return share
 
     def wants(self, replica: str, saturation: float | None, waiting: int, now: int) -> bool:
-        """Draw at random whether to compare an answer that this replica just gave.
+        """Whether it is the turn of an answer that this replica just gave to be compared.
 
-        ``False`` also while requests wait, while too many comparisons are in flight, or where
+        A turn is put off while requests wait, while too many comparisons are in flight, or where
         ``saturation`` is too high. Where saturation is unknown (``None``), only waiting counts.
         """
-        if self._rng.random() >= self.share_of(replica, now):
+        left = self._left.get(replica)
+        if left is None:
+            left = self._rng.random()
+            if len(self._left) >= _SUSPECTS_MAX:
+                del self._left[next(iter(self._left))]
+        share = self.share_of(replica, now)
+        left -= share
+        full = saturation is not None and saturation >= self.config.saturation_max
+        if left > 0 or waiting or full or self._in_flight >= self.config.in_flight_max:
+            self._left[replica] = max(0.0, left)
             return False
-        if waiting or self._in_flight >= self.config.in_flight_max:
-            return False
-        return saturation is None or saturation < self.config.saturation_max
+        jitter = _JITTER * (1 - share) * (2.0 * self._rng.random() - 1.0)
+        self._left[replica] = left + 1.0 + jitter
+        return True
 
     def peer(
         self, candidates: Iterable[Candidate], replica: str, regions: tuple[str, ...] = ()
     ) -> str | None:
-        """Pick at random a peer of the same revision that has room; ``None`` if there is none."""
+        """Pick a peer of the same revision that has room; ``None`` if there is none.
+
+        It is the one that was compared longest ago, and not the partner of last time if there is
+        another: who disagrees with one peer alone may be the one that is right.
+        """
         pool = list(candidates)
         own = next((one for one in pool if one.id == replica), None)
         if own is None:
@@ -113,7 +136,18 @@ class AnswerComparison:
             and not one.waiting
             and (not regions or one.replica.region in regions)
         ]
-        return self._rng.choice(fit) if fit else None
+        if not fit:
+            return None
+        last, turns = self._partner.get(replica), self._turns
+        peer = min(fit, key=lambda name: (name == last, turns.get(name, 0), self._rng.random()))
+        self._turn += 1
+        for name, partner in ((replica, peer), (peer, replica)):
+            turns.pop(name, None)
+            turns[name], self._partner[name] = self._turn, partner
+        while len(turns) > _SUSPECTS_MAX:
+            name = next(iter(turns))
+            del turns[name], self._partner[name]
+        return peer
 
     def begin(self) -> None:
         """Count a repeated request as in flight; ``end`` must follow."""

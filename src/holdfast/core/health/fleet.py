@@ -74,6 +74,7 @@ _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
 _UNANSWERED_MAX: Final = 3  # canaries in a row, while users' tokens move and a slot is free
 _USUAL_FACTOR: Final = 20  # on an idle replica's canary: no noise of a healthy one is as long
+_OVERTIME: Final = 2.5  # times the deadline, for an answer that is read on: two drips of 5 s
 _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
 
 
@@ -321,11 +322,11 @@ class Fleet:
         member = self._members.get(event.replica_id)
         if member is None or event.incarnation != member.health.incarnation:
             return  # of an earlier life
-        member.canary_out = False
+        member.canary_out = event.reads_on
         member.wake_at = now
         if not event.verdict.silent:
             member.hear(now)
-        if event.verdict.computed:  # an error at once took nothing from anybody
+        if event.verdict.computed and not event.reads_on:  # an error at once took nothing
             charged = member.canary_charged and event.verdict is not CanaryVerdict.FAIL
             member.budget.spent(event.tokens, now, charged=charged)
         late = event.verdict is CanaryVerdict.TIMEOUT
@@ -493,7 +494,10 @@ class Fleet:
         deadline = self._canary_patience(member)
         member.canary_asked_at, member.canary_until = now, now + deadline
         replica = member.replica
-        actions.append(RunCanary(replica.id, replica.model, deadline, health.incarnation))
+        longest = round(_OVERTIME * max(deadline, self._canary_deadline))
+        longest = min(longest, self._canary_deadline_max)
+        asked = (replica.id, replica.model, deadline, health.incarnation, longest)
+        actions.append(RunCanary(*asked, unhurried=self._is_unhurried(member)))
 
     def _has_routable_peer(self, member: Member) -> bool:
         model = member.replica.model
@@ -527,13 +531,16 @@ class Fleet:
             again = member.canary_verdict is CanaryVerdict.TIMEOUT
             least = self._canary_again if again else self._canary_least
             return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
-        scaled = self._busy_patience(member)
+        return min(round(self._busy_patience(member)), self._canary_deadline_max)
+
+    @staticmethod
+    def _is_unhurried(member: Member) -> bool:
+        """Whether nobody waits for its verdict, so that how it fails is worth the time.
+
+        In quarantine; but the first canary there tells, soon, whether it still fails.
+        """
         health = member.health
-        asked = member.canary_at > health.since or member.unanswered > 1
-        if health.state is State.QUARANTINED and asked:
-            # Nobody waits: how it fails is worth knowing. But first, soon, whether it still does.
-            scaled *= 2.5
-        return min(round(scaled), self._canary_deadline_max)
+        return health.state is State.QUARANTINED and member.canary_at > health.since
 
     def _busy_patience(self, member: Member) -> float:
         """How long a canary may take beside the requests that are on the replica now."""

@@ -107,6 +107,65 @@ def test_pieces_seconds_apart_beside_a_single_user_drip_although_tokens_move():
     assert signs(made(), long_prompt, long_prompt, long_prompt, long_prompt) == []
 
 
+def test_pieces_seconds_apart_beside_some_users_drip_when_it_happens_again():
+    well = canary("pass", "r2", latency_s=0.3)
+    apart = canary("timeout", progress=True, moved_s=5.0, gap_s=5.0, began=True, running=3)
+    assert signs(made(), well, apart) == []  # one long prompt of theirs
+    assert signs(made(), well, apart, apart) == [Sign.SLOW_TOKENS]
+    assert signs(made(), apart, apart, apart) == []  # no peer answers: all are busy
+    assert signs(made(), well, apart, canary("pass", latency_s=0.3), apart) == []
+
+
+USUAL = [canary("pass", name, latency_s=0.4, running=0) for name in NAMES for _ in range(3)]
+LATE = canary("timeout", progress=False, moved_s=4.0, gap_s=0.4, latency_s=5.0, running=0)
+
+
+def test_answers_that_are_late_all_along_are_slow_after_two_if_a_peer_is_well_meanwhile():
+    well = canary("pass", "r2", latency_s=0.4, running=0)
+    assert signs(made(), *USUAL, LATE, well) == []
+    assert signs(made(), *USUAL, LATE, well, LATE) == [Sign.CANARY_SLOW]
+    assert signs(made(), *USUAL, LATE, LATE) == []  # nobody was asked since: it may be everybody's
+    late = canary("slow", latency_s=4.0, moved_s=3.4, gap_s=0.4, running=0)
+    assert signs(made(), *USUAL, late, well, late) == [Sign.CANARY_SLOW]
+    one_pause = canary("slow", latency_s=4.0, moved_s=3.4, gap_s=3.2, running=0)
+    assert signs(made(), *USUAL, one_pause, well, one_pause) == []
+    first_token = canary("slow", latency_s=4.0, moved_s=0.4, gap_s=0.1, running=0)
+    assert signs(made(), *USUAL, first_token, well, first_token) == []
+
+
+def test_replicas_that_are_late_all_along_together_name_none_of_them():
+    rounds = [replace(LATE, replica=name) for _ in range(6) for name in NAMES]
+    assert signs(made(), *USUAL, *rounds) == []
+
+
+def test_a_single_answer_that_is_late_all_along_names_nobody():
+    well = [canary("pass", name, latency_s=0.4, running=0) for name in NAMES]
+    assert signs(made(), *USUAL, LATE, *well, LATE, *well) == []
+
+
+def test_late_answers_beside_a_few_users_are_slow_after_three_and_beside_many_are_load():
+    well = canary("pass", "r2", latency_s=0.4, running=0)
+    beside = replace(LATE, progress=True, running=2)
+    assert signs(made(), *USUAL, beside, well, beside, well) == []
+    assert signs(made(), *USUAL, beside, well, beside, well, beside) == [Sign.CANARY_SLOW]
+    many = replace(beside, running=5)
+    assert signs(made(), *USUAL, *[many, well] * 5) == []
+    ended = canary("pass", latency_s=4.5, moved_s=4.0, gap_s=0.4, running=1)
+    assert signs(made(), *USUAL, ended, well, ended, well, ended) == [Sign.CANARY_SLOW]
+    behind = canary("pass", latency_s=4.5, moved_s=0.3, gap_s=0.1, running=1)  # one long prompt
+    assert signs(made(), *USUAL, *[behind, well] * 5) == []
+
+
+def test_an_overdue_answer_that_is_read_on_is_one_canary_and_not_two():
+    first = canary("timeout", progress=False, began=True, quiet_s=4.0, running=0, page_ok=True)
+    overdue, ended = replace(first, reads_on=True), replace(first, quiet_s=6.0)
+    well = canary("pass", "r2", latency_s=0.3)
+    assert signs(made(), well, overdue, ended) == []
+    assert signs(made(), well, overdue, ended, overdue) == [Sign.STALLED]
+    drip = replace(ended, moved_s=5.0, gap_s=5.0, quiet_s=0.1)
+    assert signs(made(), overdue, drip) == [Sign.SLOW_TOKENS]
+
+
 def test_answers_that_begin_and_do_not_end_are_a_stall_and_no_silence():
     unended = replace(HUNG, began=True, running=0)
     found = told(made(), unended, unended)
@@ -129,6 +188,9 @@ def test_the_fleets_own_finding_that_no_answer_ends_is_a_stall():
     changed = StateChanged("r1", State.SUSPECT, Signal.UNENDED.value, "3 canaries in a row")
     assert signs(made(), changed) == [Sign.STALLED]
     assert signs(made(), replace(changed, signal=Signal.CANARY_FAIL.value)) == []
+    busy = canary("timeout", progress=True, began=True, running=5, moved_s=5.0)
+    assert signs(made(), replace(busy, gap_s=5.0), changed) == [Sign.SLOW_TOKENS]
+    assert signs(made(), replace(busy, gap_s=0.4), changed) == [Sign.CANARY_SLOW]
 
 
 def test_what_is_no_answer_at_all_is_told_beside_the_verdict():

@@ -38,6 +38,7 @@ from statistics import median
 from typing import ClassVar, Final
 
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
+from holdfast.core.canary_overtime import BodyPieces, PieceFlow
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
@@ -53,6 +54,7 @@ _DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
 _MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
 _USUAL_MIN: Final = 3  # canaries of its own before they are compared with
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
+_STEADY_MOST: Final = 1.0  # of one that was late all along: no single stall explains it
 _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
 _FLAWS: Final = {
     Kind.EMPTY.value: (Sign.EMPTY_ANSWERS, "a canary got an answer that is none: empty"),
@@ -60,8 +62,21 @@ _FLAWS: Final = {
     Kind.CUT.value: (Sign.STREAMS_CUT, "a canary got an answer that ended without a finish reason"),
     Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
 }
+_IN_PIECES: Final = (PieceFlow.STEADY, PieceFlow.APART)
+_CLEAR: Final = (*_IN_PIECES, PieceFlow.STOPPED)
 _NO_END: Final = "canaries' answers begin and do not end, with a slot free"
-_DRIPS_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
+_UNENDED: Final = {  # what it is called, by how the pieces came of which the last were read
+    PieceFlow.APART: (
+        Sign.SLOW_TOKENS,
+        "answers come in pieces seconds apart, with a slot free",
+    ),
+    PieceFlow.STEADY: (
+        Sign.CANARY_SLOW,
+        "answers come and do not end in time, with a slot free",
+    ),
+}
+_FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
+_SOME: Final = 4  # users beside: one long prompt of theirs parts its pieces, and not twice in a row
 
 
 @dataclass(slots=True, frozen=True)
@@ -72,13 +87,14 @@ class ProbingConfig:
     errors_row: int = 2  # one error is chance
     refused_row: int = 2  # one meets every restart
     slow_row: int = 3  # noise doubles a latency now and then, not three times in a row
+    steady_row: int = 2  # late all along, while a peer was in good time: noise comes in bursts
     slow_sum: float = 2.0  # of doublings beyond a neighbour's; one canary counts for 0.7 at most
     slow_s: float = 1_200.0  # less slow than that, for so long: a neighbour has left by then
     doubt_s: float = 3.0  # until a doubt about all is told: whether users fail is known by then
     fresh_s: float = 60.0  # how long a peer's slowness counts: a fleet is slow together or not
 
     def __post_init__(self) -> None:
-        for name in ("silent_row", "errors_row", "refused_row", "slow_row"):
+        for name in ("silent_row", "errors_row", "refused_row", "slow_row", "steady_row"):
             value = getattr(self, name)
             require(1 <= value <= 100, f"probing.{name}", f"is {value}", "use 1 to 100 canaries")
         for name in ("doubt_s", "fresh_s", "slow_s"):
@@ -131,8 +147,8 @@ class _Book:
     """What one replica's canaries got so far."""
 
     __slots__ = (
-        *("latest_at", "latest_s", "pace", "pages", "rows"),
-        *("slow_at", "slow_from", "slow_sum", "unended", "usual", "wrongs"),
+        *("aparts", "flow", "latest_at", "latest_s", "pace", "pages", "reading", "rows"),
+        *("slow_at", "slow_from", "slow_sum", "steadies", "unended", "usual", "wrongs"),
     )
 
     def __init__(self) -> None:
@@ -143,6 +159,10 @@ class _Book:
         self.slow_at = self.slow_from = self.latest_at = 0
         self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
         self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
+        self.steadies = 0  # of the row, those that were late all along
+        self.flow = PieceFlow.NONE  # how pieces came of the last answers that were not complete
+        self.reading = False  # its last canary is overdue, counted, and still read
+        self.aparts = 0  # canaries in a row whose pieces came seconds apart
         self.unended = 0  # canaries in a row that got the beginning of an answer, and no end
         self.usual = UsualLatency()  # of those in good time, with nothing beside them
 
@@ -222,10 +242,10 @@ class ProbingDetector:
         if fact.signal != Signal.UNENDED:
             return NOTHING
         book = self._books.setdefault(fact.replica, _Book())
-        if not book.pace.due(Sign.STALLED, now):
+        sign, text = _UNENDED.get(book.flow, (Sign.STALLED, _NO_END))
+        if not book.pace.due(sign, now):
             return NOTHING
-        about = self._census.about(fact.replica)
-        return (Evidence(Sign.STALLED, about, now, "canary", _NO_END),)
+        return (Evidence(sign, self._census.about(fact.replica), now, "canary", text),)
 
     def _speaks(self, replica: str) -> None:
         model = self._census.about(replica).model
@@ -240,8 +260,10 @@ class ProbingDetector:
 
     def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
         verdict = fact.verdict
+        counted, book.reading = book.reading, fact.reads_on
         if verdict not in (CanaryVerdict.TIMEOUT, CanaryVerdict.UNKNOWN):
-            book.unended = 0
+            book.unended = book.aparts = 0
+            book.flow = PieceFlow.NONE
         if verdict is CanaryVerdict.WRONG:
             return _wrong(book)
         if verdict.right:
@@ -249,7 +271,7 @@ class ProbingDetector:
         if verdict in (CanaryVerdict.BUSY, CanaryVerdict.UNSETTLED):
             book.answered(verdict)
         elif verdict is CanaryVerdict.TIMEOUT:
-            return self._silent(book, fact, now)
+            return self._silent(book, fact, now, counted=counted)
         elif verdict is CanaryVerdict.FAIL:
             book.count(verdict)
             errors = book.rows[_Row.ERRORS]
@@ -278,9 +300,12 @@ class ProbingDetector:
         if fact.verdict is CanaryVerdict.PASS:
             if fact.latency_s and not fact.running:
                 book.usual.add(nanos(fact.latency_s))
+            if 0 < (fact.running or 0) <= _FEW and self._late_all_along(book, fact, now):
+                book.answered(CanaryVerdict.SLOW)  # so few do not make it so slow
+                return self._add_slow(book, fact, now)
             if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
                 book.rows.end(_Row.SLOWS)
-                book.slow_sum = 0.0
+                book.slow_sum, book.steadies = 0.0, 0
                 book.pace.over(Sign.CANARY_SLOW)
             return None
         return self._add_slow(book, fact, now)
@@ -291,10 +316,14 @@ class ProbingDetector:
         book.slow_at = now
         book.slow_from = now if slows == 1 else book.slow_from
         slowness = self._slowness(book, fact, now)
+        if not fact.running and self._late_all_along(book, fact, now):
+            slowness = _STEADY_MOST
+            book.steadies += 1
         # Without anything to compare with, the word of whoever judged it counts.
         book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
         enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
-        if slows < self._config.slow_row or not enough:
+        steady = book.steadies >= self._config.steady_row and self._peer_in_time(book, fact)
+        if not enough or not (slows >= self._config.slow_row or steady):
             return None
         if self._fleet_is_slow(fact.replica, now):
             return None
@@ -313,28 +342,54 @@ class ProbingDetector:
         A single user beside it does not make a replica's tokens seconds apart; several may.
         """
         moved = fact.moved_s or 0.0
-        if fact.gap_s is not None and fact.gap_s < _DRIPS_S:
+        if book.flow is PieceFlow.STEADY and fact.gap_s is not None:
             book.answered(CanaryVerdict.SLOW)
             return self._add_slow(book, fact, now)
         text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
         return (Sign.SLOW_TOKENS, text, {"moved_s": moved})
 
+    def _tells(self, book: _Book, fact: CanaryAnswered, flow: PieceFlow, now: int) -> bool:
+        """Whether an answer in pieces says something of a replica that serves others meanwhile."""
+        beside = fact.running or 0
+        if flow is PieceFlow.STEADY:
+            return beside <= _FEW and self._late_all_along(book, fact, now)
+        return beside <= 1 or (
+            beside <= _SOME and book.aparts > 1 and self._heard(fact.replica, now)
+        )
+
     def _never_ends(self, book: _Book, replica: str, now: int) -> bool:
         """Whether its answers begin and do not end, while a peer's do."""
-        answered_at = (peer.latest_at for peer in self._peers(replica) if peer.latest_s)
-        heard = any(now - at <= self._fresh for at in answered_at)
-        return heard and book.unended >= self._config.silent_row
+        return book.unended >= self._config.silent_row and self._heard(replica, now)
 
-    def _silent(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
-        alone = (fact.running or 0) <= 1  # several users may make its tokens seconds apart
-        book.unended = book.unended + 1 if fact.began and alone else 0
-        in_pieces = (fact.moved_s or 0.0) >= _DRIPS_S
-        if in_pieces and fact.progress and alone and (fact.gap_s or 0.0) >= _DRIPS_S:
+    def _heard(self, replica: str, now: int) -> bool:
+        """Whether a peer answered a canary lately."""
+        answered_at = (peer.latest_at for peer in self._peers(replica) if peer.latest_s)
+        return any(now - at <= self._fresh for at in answered_at)
+
+    def _silent(
+        self, book: _Book, fact: CanaryAnswered, now: int, *, counted: bool
+    ) -> _Found | None:
+        """Judge a canary that timed out; ``counted``: it did before, and was read on since."""
+        beside = fact.running or 0
+        alone = beside <= 1  # several users may make its tokens seconds apart
+        flow = _flow(fact)
+        if flow in _CLEAR:
+            book.flow = flow
+        in_pieces = flow in _IN_PIECES
+        if in_pieces or not (fact.began and alone):
+            book.unended = 0
+        elif not counted:
+            book.unended += 1
+        if flow is PieceFlow.APART:
+            book.aparts += 1
+        if in_pieces and fact.progress and self._tells(book, fact, flow, now):
             return self._pieces(book, fact, now)
         # Whether others are served is unknown, and there are others: it may be busy with them.
         may_be_busy = fact.progress is None and bool(fact.running)
-        if fact.progress and self._never_ends(book, fact.replica, now):
+        if (fact.progress or fact.reads_on) and self._never_ends(book, fact.replica, now):
             return (Sign.STALLED, _NO_END, {})
+        if fact.reads_on:
+            return None  # how it ends counts
         if fact.progress:
             book.answered(CanaryVerdict.BUSY)
         if fact.progress or may_be_busy:
@@ -366,11 +421,32 @@ class ProbingDetector:
         return (Sign.CANARY_SILENT, f"{told} while its own page {page}", numbers)
 
     def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
-        """How many times its usual time was doubled, less what a neighbour may do to anybody.
+        """How slow a canary was, up to what one of them may count for; ``None`` = not known."""
+        usual_s = self._usual_s(book, fact, now)
+        if not fact.latency_s or usual_s is None:
+            return None
+        return min(_SLOW_MOST, _doublings(fact.latency_s, usual_s))
 
-        Where its peers take longer now as well, theirs is what is usual now. ``None`` = nothing is
-        known to be usual.
-        """
+    def _late_all_along(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
+        """Whether a canary is as slow without its longest pause, be it for the first piece."""
+        usual_s = self._usual_s(book, fact, now)
+        moved_s, gap_s = fact.moved_s, fact.gap_s
+        if usual_s is None or not fact.latency_s or moved_s is None or gap_s is None:
+            return False
+        quiet_s = fact.quiet_s or 0.0
+        pause_s = max(gap_s, quiet_s, fact.latency_s - moved_s - quiet_s)
+        steady_s = fact.latency_s - pause_s
+        return steady_s > 0 and _doublings(steady_s, usual_s) >= _SLOW_MOST
+
+    def _peer_in_time(self, book: _Book, fact: CanaryAnswered) -> bool:
+        """Whether a peer was asked and answered in good time since this row of slow ones began."""
+        return any(
+            peer.latest_at > book.slow_from and not peer.rows[_Row.SLOWS]
+            for peer in self._peers(fact.replica)
+        )
+
+    def _usual_s(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
+        """What is usual now: its own past, or its peers' latest where those take longer."""
         known = [seconds(book.usual.median())] if len(book.usual) >= _USUAL_MIN else []
         theirs = [
             peer.latest_s
@@ -379,9 +455,7 @@ class ProbingDetector:
         ]
         if theirs:
             known.append(median(theirs))
-        if not fact.latency_s or not known:
-            return None
-        return min(_SLOW_MOST, log2(fact.latency_s / max(known)) - _NEIGHBOUR)
+        return max(known, default=None)
 
     def _peers(self, replica: str) -> list[_Book]:
         model = self._census.about(replica).model
@@ -416,6 +490,17 @@ class ProbingDetector:
             return NOTHING
         text = doubt.detail or "every canary fails at once"
         return [Evidence(doubt.sign, About(model=model), now, "canary", text)]
+
+
+def _doublings(took_s: float, usual_s: float) -> float:
+    """How many times the usual time was doubled, less what a neighbour may do to anybody."""
+    return log2(took_s / usual_s) - _NEIGHBOUR
+
+
+def _flow(fact: CanaryAnswered) -> PieceFlow:
+    """How the pieces of an answer came that was not complete in time."""
+    moved_s, gap_s, quiet_s = fact.moved_s or 0.0, fact.gap_s or 0.0, fact.quiet_s or 0.0
+    return BodyPieces(moved_s, gap_s, quiet_s, began=fact.began or moved_s > 0).flow
 
 
 def _wrong(book: _Book) -> _Found:
