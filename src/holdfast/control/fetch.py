@@ -118,7 +118,7 @@ class _Reading(asyncio.Protocol):
             self._news.clear()
             piece = asyncio.ensure_future(self._news.wait())
             try:
-                both = {self.answer, piece}
+                both: set[asyncio.Future[Any]] = {self.answer, piece}
                 await asyncio.wait(both, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 piece.cancel()
