@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from fakekube.custom import CUSTOM, api_version, named
 from fakekube.discovery import documents, status_of, table_of
 from fakekube.leases import PREFIX as LEASES
 from fakekube.leases import Leases
@@ -52,6 +53,7 @@ class FakeKube:
         self.logs: dict[tuple[str, str], list[tuple[float, str]]] = {}
         self.pages: dict[str, str] = {}  # other texts by path, such as exporters' metrics
         self.leases = Leases()
+        self.installed: set[str] = set()  # of CUSTOM; others are 404, as without their definition
         self.cuts = 0
         self.abrupt = False  # cut connections end without a last chunk
         self.stopping = False
@@ -96,7 +98,8 @@ class FakeKube:
             known = self.objects.get(plural, space, about["name"])
             if known is not None:
                 thing = {**thing, "involvedObject": {**about, "uid": known["metadata"]["uid"]}}
-        return self.objects.put(resource, {"apiVersion": "v1", "kind": kind, **thing})
+        made = {"apiVersion": api_version(resource), "kind": kind, **thing}
+        return self.objects.put(resource, made)
 
     def patch(self, resource: str, name: str, change: Json, namespace: str = "default") -> Json:
         space = namespace if RESOURCES[resource][1] else ""
@@ -240,6 +243,8 @@ class Connection(BaseHTTPRequestHandler):
             self._lease(parts[4:], None)
         elif parts[:2] == ["api", "v1"] and len(parts) > 2:
             self._objects(parts[2:], query)
+        elif parts[:1] == ["apis"] and owner.installed.intersection(named(parts)):
+            self._objects(named(parts), query)
         else:
             self._send(404, "404 page not found", "text/plain")
 
@@ -339,12 +344,13 @@ class Connection(BaseHTTPRequestHandler):
         if "as=Table" in self.headers.get("Accept", ""):
             self._send(200, table_of(resource, items, str(version), follows))
             return
-        for item in items:  # an API server leaves them out inside a list
-            item.pop("kind", None)
+        for item in items if resource not in CUSTOM else ():
+            item.pop("kind", None)  # an API server leaves them out inside a list of its own kinds
             item.pop("apiVersion", None)
         meta = {"resourceVersion": str(version), **({"continue": follows} if follows else {})}
         kind = f"{RESOURCES[resource][0]}List"
-        self._send(200, {"kind": kind, "apiVersion": "v1", "metadata": meta, "items": items})
+        said = {"kind": kind, "apiVersion": api_version(resource), "metadata": meta}
+        self._send(200, {**said, "items": items})
 
     def _usage(self, what: str, query: dict[str, str]) -> None:
         metrics = self.owner.metrics
@@ -479,7 +485,7 @@ class Connection(BaseHTTPRequestHandler):
         thing = change.thing
         if change.what == "BOOKMARK":
             kind = RESOURCES[change.resource][0]
-            thing = {"kind": kind, "apiVersion": "v1", **thing}
+            thing = {"kind": kind, "apiVersion": api_version(change.resource), **thing}
         self._chunk(json.dumps({"type": change.what, "object": thing}).encode() + b"\n")
 
 

@@ -6,8 +6,8 @@
 
 Three things are not left to the platform. Whether a replica is *ready* is decided by canaries.
 Replicas that are *known* stay: a source that fails, or that has not answered yet since control
-began, removes none. And a pod's *name* cannot break the fleet: a pod whose id or URL another
-replica has is left out, with a notice.
+began, removes none, nor does an inference pool that is no more. And a pod's *name* cannot break the
+fleet: a pod whose id or URL another replica has is left out, with a notice.
 """
 
 import asyncio
@@ -22,10 +22,12 @@ from pydantic import ValidationError
 
 from holdfast.config.discovery import FOUND_MAX, IMAGE, DiscoverSection
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
+from holdfast.control.deploy.pool_notices import PoolNotices
 from holdfast.core.deploy.platform_readiness import READINESS, VERDICT, PodReadiness, drained_pods
-from holdfast.core.deploy.pod_port import port_of
+from holdfast.core.deploy.pod_port import PodPort, port_of
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, UndrainAsked
 from holdfast.core.view.layers import Placed, Reading
+from holdfast.core.view.pod_pools import PodPools, choose_pool, pod_of_key, pool_keys
 from holdfast.core.view.selectors import parse_selector
 from holdfast.ports import Store, StoreError
 
@@ -103,12 +105,15 @@ class DiscoveredReplica:
 
 
 def discovered(
-    reading: Reading, models: Iterable[ModelSection]
+    reading: Reading,
+    models: Iterable[ModelSection],
+    known: Mapping[str, Mapping[str, DiscoveredReplica]] | None = None,
 ) -> dict[str, list[DiscoveredReplica]]:
     """The replicas of each discovered model that a source's reading shows, oldest first.
 
     A pod is one as soon as it runs and has an address, ready or not, until it is gone; one that was
-    told to end is marked. Of two at one URL (pods of one host's network) the newer is taken.
+    told to end is marked. Of two at one URL (pods of one host's network) the newer is taken. Of an
+    inference pool that is not there only ``known`` replicas are found, by model and key.
     """
     zones = {host.id: host.zone for host in reading.hosts}
     reachable = [
@@ -124,16 +129,48 @@ def discovered(
         rule = model.discover
         if rule is None or rule.source != reading.source:
             continue
+        if rule.inference_pool:
+            before = (known or {}).get(model.name, {})
+            shown = _in_pool(reading, reachable, rule, zones, before)
+        else:
+            chosen = reachable if rule.selector else by_model.get(model.name, ())
+            shown = (
+                _found(one, rule, zones, port_of(one.port_said, rule.port, one.ports))
+                for one in chosen
+                if _fits(one, rule)
+            )
         by_url: dict[str, DiscoveredReplica] = {}
-        for placed in reachable if rule.selector else by_model.get(model.name, ()):
-            if _fits(placed, rule):
-                one = _found(placed, rule, zones)
-                place = one.url or one.pod
-                known = by_url.get(place)
-                if known is None or _later(one, known):
-                    by_url[place] = one
+        for one in shown:
+            place = one.url or one.pod
+            other = by_url.get(place)
+            if other is None or _later(one, other):
+                by_url[place] = one
         found[model.name] = sorted(by_url.values(), key=lambda one: (one.since, one.pod))
     return found
+
+
+def _in_pool(
+    reading: Reading,
+    reachable: Iterable[Placed],
+    rule: DiscoverSection,
+    zones: Mapping[str, str],
+    known: Mapping[str, DiscoveredReplica],
+) -> Iterator[DiscoveredReplica]:
+    """The replicas of an inference pool: each port of each of its pods is one.
+
+    Where there is no such pool, those that are known and whose pods are still there, as they were.
+    """
+    pool = choose_pool(reading.pools, rule.inference_pool, rule.namespace).pool
+    kept: dict[str, list[DiscoveredReplica]] = {}
+    for one in known.values() if pool is None else ():
+        kept.setdefault(pod_of_key(one.pod), []).append(one)
+    for placed in reachable:
+        for one in kept.get(placed.id, ()):
+            made = _found(placed, rule, zones, PodPort(None))
+            yield replace(made, pod=one.pod, url=one.url)
+        if pool is not None and pool.has(placed.id, placed.labels):
+            for key, port in pool_keys(placed.id, pool.ports):
+                yield replace(_found(placed, rule, zones, PodPort(port)), pod=key)
 
 
 def _fits(placed: Placed, rule: DiscoverSection) -> bool:
@@ -142,9 +179,10 @@ def _fits(placed: Placed, rule: DiscoverSection) -> bool:
     return not rule.selector or parse_selector(rule.selector)(dict(placed.labels))
 
 
-def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> DiscoveredReplica:
+def _found(
+    placed: Placed, rule: DiscoverSection, zones: Mapping[str, str], port: PodPort
+) -> DiscoveredReplica:
     address = f"[{placed.address}]" if ":" in placed.address else placed.address
-    port = port_of(placed.port_said, rule.port, placed.ports)
     usual = {"http": 80, "https": 443}[rule.scheme] == port.number
     url = f"{rule.scheme}://{address}" + ("" if usual else f":{port.number}") + placed.path
     # Newer API servers copy it to pods; who may not list nodes knows it from there alone.
@@ -205,12 +243,14 @@ class Discovery:
         self._readings: dict[str, Reading] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._former: dict[tuple[str, str], str] = {}  # of pods that ended: their end is theirs
+        self._pool_notices = PoolNotices()
 
     # --- life ------------------------------------------------------------------------------------
 
     def follow(self, file: FleetFile) -> None:
         """Apply a new fleet file; ``endpoints`` reflects it when this returns."""
         wanted = {model.name: model for model in file.models if model.discover is not None}
+        self._pool_notices.follow(file)
         listed = {one.replica.id for one in file.replicas()}
         launched = [model for model in file.models if model.launch is not None]
         self._taken = lambda own: own in listed or any(one.may_name(own) for one in launched)
@@ -287,14 +327,14 @@ class Discovery:
         if changed:
             self._host.placed()
 
-    def _relevant(self, reading: Reading) -> tuple[list[Placed], list[tuple[str, str]]]:
-        """What of a reading decides about replicas: pods that may be some, and zones of hosts."""
+    def _relevant(self, reading: Reading) -> tuple[list[Placed], list[tuple[str, str]], PodPools]:
+        """What of a reading decides about replicas: pods that may be some, zones, and pools."""
         rules = [one.section.discover for one in self._models.values()]
         mine = [one for one in rules if one is not None and one.source == reading.source]
         placed: Iterable[Placed] = reading.placed
-        if not any(one.selector for one in mine):
+        if not any(one.selector or one.inference_pool for one in mine):
             placed = (one for one in placed if one.model in self._models)
-        return list(placed), [(host.id, host.zone) for host in reading.hosts]
+        return list(placed), [(host.id, host.zone) for host in reading.hosts], reading.pools
 
     def _take(self, reading: Reading) -> tuple[list[tuple[str, str]], list[FleetEvent], bool]:
         """Update the replicas from a reading.
@@ -305,7 +345,9 @@ class Discovery:
         replaced: list[tuple[str, str]] = []
         leavers: list[FleetEvent] = []
         changed = False
-        found = discovered(reading, [model.section for model in self._models.values()])
+        sections = [model.section for model in self._models.values()]
+        known = {name: model.replicas for name, model in self._models.items()}
+        found = discovered(reading, sections, known)
         owners = {
             one.id: (name, pod)
             for name, model in self._models.items()
@@ -317,11 +359,11 @@ class Discovery:
             after = self._named(model, replicas[:FOUND_MAX], owners)
             leavers += _follow_readiness(after)
             for pod, one in after.items():
-                known = before.get(pod)
-                same = known is not None and known.uid == one.uid
-                if known is not None and not same:
+                was = before.get(pod)
+                same = was is not None and was.uid == one.uid
+                if was is not None and not same:
                     replaced.append((name, pod))
-                if one.leaving and same and known is not None and not known.leaving:
+                if one.leaving and same and was is not None and not was.leaving:
                     leavers.append(DrainAsked(one.id, _why(one)))
             if before != after:
                 changed |= _places(before) != _places(after)
@@ -332,6 +374,8 @@ class Discovery:
                     del self._former[next(iter(self._former))]
                 model.replicas = after
                 self._keep(name)
+            for notice in self._pool_notices.changes(model.section, reading, len(after)):
+                self._host.note(notice)
         return replaced, leavers, changed
 
     def _named(
@@ -344,7 +388,7 @@ class Discovery:
             if one.leaving and (known is None or known.uid != one.uid):
                 continue  # it was on its way out before anybody could send it a request
             me = (model.section.name, one.pod)
-            space, _, plain = one.pod.rpartition("/")
+            space, _, plain = one.pod.replace(":", "-").rpartition("/")
             space = space or model.section.name  # a task of ECS has no namespace
             fresh = (_short(plain), _short(f"{space}.{plain}"))
             wishes = fresh if known is None else (known.id,)
