@@ -22,7 +22,7 @@ from fakekube.discovery import documents, status_of, table_of
 from fakekube.leases import PREFIX as LEASES
 from fakekube.leases import Leases
 from fakekube.objects import stamp
-from fakekube.rbac import Right, forbidden, right_for
+from fakekube.rbac import Right, forbidden, review, right_for, write_right_for
 from fakekube.selectors import BadSelectorError, check, fits
 from fakekube.store import RESOURCES, UNMARKED, Change, GoneError, Objects
 
@@ -262,7 +262,11 @@ class Connection(BaseHTTPRequestHandler):
         with owner._changed:
             owner.requests.append((self.command, split.path, {}))
             owner._changed.notify_all()
-        if parts[:4] == LEASES:
+        if parts[-1] == "selfsubjectaccessreviews":
+            self._send(201, review(body, owner.rights))
+        elif self._denies(write_right_for(self.command, split.path)):
+            return
+        elif parts[:4] == LEASES:
             self._lease(parts[4:], body)
         else:
             self._send(404, "404 page not found", "text/plain")
@@ -276,7 +280,10 @@ class Connection(BaseHTTPRequestHandler):
 
     def _forbids(self, path: str, query: dict[str, str]) -> bool:
         """Whether the account has no right to this, which it is then told."""
-        owner, asked = self.owner, right_for(path, query)
+        return self._denies(right_for(path, query))
+
+    def _denies(self, asked: Right | None) -> bool:
+        owner = self.owner
         if owner.rights is None or asked is None:
             return False
         if any(one.covers(asked) for one in owner.rights):

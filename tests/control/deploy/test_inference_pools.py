@@ -1,4 +1,4 @@
-"""Models whose replicas are the pods of an InferencePool: what follows it, and what is said of it."""
+"""Models whose replicas are the pods of an InferencePool, and what is said of the pool."""
 
 import asyncio
 
@@ -139,10 +139,9 @@ def test_the_next_control_keeps_them_too_while_pools_cannot_be_read(store):
     second.discovery.look(refused)
     second.discovery.look(refused)
     assert set(second.urls) == {"one"}
-    assert second.said == [
-        "inference pools cannot be read: 403 Forbidden: no right; "
-        "replicas that it has stay, and no new one is taken"
-    ]
+    (told,) = second.said
+    assert told.startswith("inference pools cannot be read: 403 Forbidden: no right; ")
+    assert told.endswith("replicas that it has stay, and no new one is taken")
 
 
 def test_a_pool_that_selects_nobody_says_so_and_follows_its_selector(store):

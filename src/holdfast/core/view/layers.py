@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from holdfast.core.gpu import GpuDevice, GpuUse
 from holdfast.core.types import HostCondition
-from holdfast.core.view.pod_pools import PodPools
+from holdfast.core.view.pod_pools import NO_POOLS, PodPools
 
 
 @dataclass(slots=True, frozen=True)
@@ -186,7 +186,7 @@ class Reading:
     disks: tuple[Disk, ...] = ()
     wishes: tuple[DesiredReplicas, ...] = ()
     notes: tuple[str, ...] = ()  # what it could not make sense of, for people
-    pools: PodPools = PodPools()  # of pods, where the platform has some by name
+    pools: PodPools = NO_POOLS  # of pods, where the platform has some by name
 
 
 __all__ = ["DesiredReplicas", "Disk", "Group", "Host", "Part", "Placed", "Queue", "Reading"]

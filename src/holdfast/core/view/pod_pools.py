@@ -57,6 +57,9 @@ class PodPools:
     problem: str = ""  # why they cannot be read now
 
 
+NO_POOLS: Final = PodPools()  # of a platform that has none, or of which nobody asks
+
+
 @dataclass(slots=True, frozen=True)
 class PoolChoice:
     """The pool of a name, or the reason why there is none that could be used."""
@@ -104,4 +107,12 @@ def pod_of_key(key: str) -> str:
     return key.partition(":")[0]
 
 
-__all__ = ["PodPool", "PodPools", "PoolChoice", "choose_pool", "pod_of_key", "pool_keys"]
+__all__ = [
+    "NO_POOLS",
+    "PodPool",
+    "PodPools",
+    "PoolChoice",
+    "choose_pool",
+    "pod_of_key",
+    "pool_keys",
+]

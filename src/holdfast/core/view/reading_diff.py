@@ -536,7 +536,7 @@ def _ordered(row: Placed) -> bool:
 
 
 def _blind_parts(reading: Reading) -> Iterator[Fact]:
-    """A fact for each part with replicas, hosts, pools or queues that cannot be read; others are minor."""
+    """A fact for each part with replicas, hosts, pools or queues that cannot be read."""
     for part in reading.parts:
         if part.error and part.failing_since is not None and not _SEEN.isdisjoint(feeds(part)):
             failing_s = reading.at - part.failing_since

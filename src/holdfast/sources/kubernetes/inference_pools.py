@@ -14,7 +14,7 @@ fleet file, so what is refused of them is no error.
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from holdfast.core.view.layers import Part, Placed
 from holdfast.core.view.pod_pools import PodPool, PodPools
@@ -62,7 +62,7 @@ def read_pool(thing: Json) -> PodPool:
     )
 
 
-def _is_port(number: Any) -> bool:
+def _is_port(number: Any) -> TypeGuard[int]:
     return isinstance(number, int) and not isinstance(number, bool) and 1 <= number <= PORT_MAX
 
 
@@ -125,7 +125,10 @@ class InferencePools:
 
     def runs(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """Its watches, each to be run as a task."""
-        return tuple(one.run() for one in (*self._pools, self._models, self._goals))
+        return tuple(one.run() for one in self._all())
+
+    def _all(self) -> tuple[ObjectWatch[Any], ...]:
+        return (*self._pools, self._models, self._goals)
 
     def _change(self) -> None:
         self._made = None
@@ -145,7 +148,7 @@ class InferencePools:
 
     def part(self, now: float) -> Part:
         """How current they are: one part for both groups."""
-        parts = [one.part(now) for one in (*self._pools, self._models, self._goals)]
+        parts = [one.part(now) for one in self._all()]
         present = [part for one, part in zip(self._pools, parts, strict=False) if not one.absent]
         ages = [part.at for part in present]
         since = [part.failing_since for part in parts[:2] if part.failing_since is not None]

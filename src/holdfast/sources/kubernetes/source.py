@@ -19,7 +19,7 @@ from typing import Final
 
 from holdfast.core.gpu import DEVICES_MAX, GpuUse, use_of
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Reading
-from holdfast.core.view.pod_pools import PodPools
+from holdfast.core.view.pod_pools import NO_POOLS, PodPools
 from holdfast.core.view.selectors import parse_selector
 from holdfast.core.view.staleness import PLACED, WISHES
 from holdfast.sources.kubernetes.api import KubernetesApi, KubernetesApiError
@@ -171,7 +171,7 @@ class KubernetesSource:
         return Reading(self.name, self.kind, time.time(), hosts=hosts, placed=placed, pools=pools)
 
     def _known_pools(self) -> PodPools:
-        return PodPools() if self._pools is None else self._pools.pools()
+        return NO_POOLS if self._pools is None else self._pools.pools()
 
     def _is_chosen(self, pod: Pod) -> bool:
         """Whether it may be a replica: by its own labels, or because an inference pool has it.
