@@ -1,7 +1,7 @@
 """Turns pods that a platform lists into replicas of the fleet, and drains pods that end.
 
     source ─► changed ─► reading ─► discovered ─┬─► told to end: DrainAsked, at once
-                        was ready, and is not ──┼─► DrainAsked; ready again: UndrainAsked
+             was ready, and is not; a notice ──┼─► DrainAsked; ready again: UndrainAsked
                                                 └─► come, moved, gone: the file with endpoints
 
 Three things are not left to the platform. Whether a replica is *ready* is decided by canaries.
@@ -26,8 +26,8 @@ from holdfast.control.deploy.pool_notices import PoolNotices
 from holdfast.core.deploy.platform_readiness import READINESS, VERDICT, PodReadiness, drained_pods
 from holdfast.core.deploy.pod_port import PodPort, port_of
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, UndrainAsked
-from holdfast.core.view.layers import Placed, Reading
-from holdfast.core.view.pod_pools import PodPools, choose_pool, pod_of_key, pool_keys
+from holdfast.core.view.layers import Host, Placed, Reading
+from holdfast.core.view.pod_pools import choose_pool, pod_of_key, pool_keys
 from holdfast.core.view.selectors import parse_selector
 from holdfast.ports import Store, StoreError
 
@@ -90,6 +90,7 @@ class DiscoveredReplica:
     was_ready: bool = False  # they have said so
     drained: bool = False  # because they say so no more
     problem: str = ""  # why it has no URL; such a pod is left out
+    notice: str = ""  # why it, or its host, is about to be taken away
 
     def endpoint(self, rule: DiscoverSection) -> EndpointSection:
         """The replica as an endpoint section of the fleet file."""
@@ -115,7 +116,7 @@ def discovered(
     told to end is marked. Of two at one URL (pods of one host's network) the newer is taken. Of an
     inference pool that is not there only ``known`` replicas are found, by model and key.
     """
-    zones = {host.id: host.zone for host in reading.hosts}
+    hosts = {host.id: host for host in reading.hosts}
     reachable = [
         placed
         for placed in reading.placed
@@ -131,11 +132,11 @@ def discovered(
             continue
         if rule.inference_pool:
             before = (known or {}).get(model.name, {})
-            shown = _in_pool(reading, reachable, rule, zones, before)
+            shown = _in_pool(reading, reachable, rule, hosts, before)
         else:
             chosen = reachable if rule.selector else by_model.get(model.name, ())
             shown = (
-                _found(one, rule, zones, port_of(one.port_said, rule.port, one.ports))
+                _found(one, rule, hosts, port_of(one.port_said, rule.port, one.ports))
                 for one in chosen
                 if _fits(one, rule)
             )
@@ -153,7 +154,7 @@ def _in_pool(
     reading: Reading,
     reachable: Iterable[Placed],
     rule: DiscoverSection,
-    zones: Mapping[str, str],
+    hosts: Mapping[str, Host],
     known: Mapping[str, DiscoveredReplica],
 ) -> Iterator[DiscoveredReplica]:
     """The replicas of an inference pool: each port of each of its pods is one.
@@ -166,11 +167,11 @@ def _in_pool(
         kept.setdefault(pod_of_key(one.pod), []).append(one)
     for placed in reachable:
         for one in kept.get(placed.id, ()):
-            made = _found(placed, rule, zones, PodPort(None))
+            made = _found(placed, rule, hosts, PodPort(None))
             yield replace(made, pod=one.pod, url=one.url)
         if pool is not None and pool.has(placed.id, placed.labels):
             for key, port in pool_keys(placed.id, pool.ports):
-                yield replace(_found(placed, rule, zones, PodPort(port)), pod=key)
+                yield replace(_found(placed, rule, hosts, PodPort(port)), pod=key)
 
 
 def _fits(placed: Placed, rule: DiscoverSection) -> bool:
@@ -180,13 +181,14 @@ def _fits(placed: Placed, rule: DiscoverSection) -> bool:
 
 
 def _found(
-    placed: Placed, rule: DiscoverSection, zones: Mapping[str, str], port: PodPort
+    placed: Placed, rule: DiscoverSection, hosts: Mapping[str, Host], port: PodPort
 ) -> DiscoveredReplica:
     address = f"[{placed.address}]" if ":" in placed.address else placed.address
     usual = {"http": 80, "https": 443}[rule.scheme] == port.number
     url = f"{rule.scheme}://{address}" + ("" if usual else f":{port.number}") + placed.path
     # Newer API servers copy it to pods; who may not list nodes knows it from there alone.
-    zone = (dict(placed.labels).get(_ZONE) or zones.get(placed.host, ""))[:64]
+    host = hosts.get(placed.host) or Host("")
+    zone = (dict(placed.labels).get(_ZONE) or host.zone)[:64]
     leaving = placed.state == "stopping"
     since = placed.created_at or 0.0
     # A probe that says what control said would drain whom control doubts, and doubt whom it drains.
@@ -203,7 +205,15 @@ def _found(
         ready=None if ours else placed.ready,
         was_ready=placed.ready is True and not ours,
         problem=port.problem,
+        notice=_notice(placed, host),
     )
+
+
+def _notice(placed: Placed, host: Host) -> str:
+    """Why a pod goes soon, for people; empty where nobody says so."""
+    if placed.notice:
+        return f"its pod {placed.id} {placed.notice}"
+    return f"its host {host.id} {host.notice}" if host.notice else ""
 
 
 def _revision(placed: Placed, rule: DiscoverSection) -> str:
@@ -327,14 +337,15 @@ class Discovery:
         if changed:
             self._host.placed()
 
-    def _relevant(self, reading: Reading) -> tuple[list[Placed], list[tuple[str, str]], PodPools]:
-        """What of a reading decides about replicas: pods that may be some, zones, and pools."""
+    def _relevant(self, reading: Reading) -> tuple[object, ...]:
+        """What of a reading decides about replicas: pods that may be some, their hosts, pools."""
         rules = [one.section.discover for one in self._models.values()]
         mine = [one for one in rules if one is not None and one.source == reading.source]
         placed: Iterable[Placed] = reading.placed
         if not any(one.selector or one.inference_pool for one in mine):
             placed = (one for one in placed if one.model in self._models)
-        return list(placed), [(host.id, host.zone) for host in reading.hosts], reading.pools
+        hosts = [(host.id, host.zone, host.notice) for host in reading.hosts]
+        return list(placed), hosts, reading.pools
 
     def _take(self, reading: Reading) -> tuple[list[tuple[str, str]], list[FleetEvent], bool]:
         """Update the replicas from a reading.
@@ -538,17 +549,20 @@ def _unusable(url: str, own: str) -> str:
 
 
 def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent]:
-    """Mark replicas whose pods stopped being ready as drained; return the drains and undrains."""
+    """Mark replicas whose pods are ready no more, or go soon, as drained; return what to ask for."""
     staying = [one for one in replicas.values() if not one.leaving]
     wanted = drained_pods(
-        [PodReadiness(one.pod, one.ready, one.was_ready, one.drained) for one in staying]
+        [
+            PodReadiness(one.pod, one.ready, one.was_ready, one.drained, bool(one.notice))
+            for one in staying
+        ]
     )
     events: list[FleetEvent] = []
     for one in staying:
         drained = one.pod in wanted
         if drained is not one.drained:
             replicas[one.pod] = replace(one, drained=drained)
-            why = _why(one) if drained else f"its pod {one.pod} is ready again"
+            why = _why(one) if drained else f"its pod {one.pod} may serve again"
             events.append(DrainAsked(one.id, why) if drained else UndrainAsked(one.id, why))
     return events
 
@@ -556,12 +570,14 @@ def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent
 def _places(replicas: Mapping[str, DiscoveredReplica]) -> dict[str, DiscoveredReplica]:
     """The replicas without drain and readiness marks: only what is left needs a new fleet file."""
     return {
-        pod: replace(one, leaving=False, ready=None, was_ready=False, drained=False)
+        pod: replace(one, leaving=False, ready=None, was_ready=False, drained=False, notice="")
         for pod, one in replicas.items()
     }
 
 
 def _why(one: DiscoveredReplica) -> str:
+    if one.notice and not one.leaving:
+        return one.notice
     told = "was told to end" if one.leaving else "is not ready any more, as its platform says"
     return f"its pod {one.pod} {told}"
 

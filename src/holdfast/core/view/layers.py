@@ -78,6 +78,7 @@ class Host:
     condition_reason: str = ""  # in its platform's words
     condition_since: float | None = None
     devices: tuple[GpuDevice, ...] = ()  # its GPUs one by one, as far as somebody reads them
+    notice: str = ""  # why its platform takes it away within minutes; empty: nobody says so
 
 
 @dataclass(slots=True, frozen=True)
@@ -123,6 +124,7 @@ class Placed:
     path: str = ""  # below which it answers, without a last slash
     gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
     devices: tuple[str, ...] = ()  # ids of the GPUs it runs on
+    notice: str = ""  # why its platform is about to end it; empty: nobody says so
 
 
 @dataclass(slots=True, frozen=True)
