@@ -1,4 +1,4 @@
-"""Which pods are drained by their platform's word: never more than half, and none without a word."""
+"""Which pods are drained by their platform's word: at most half, and none without a word."""
 
 from hypothesis import given
 from hypothesis import strategies as st

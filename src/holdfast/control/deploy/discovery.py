@@ -549,7 +549,7 @@ def _unusable(url: str, own: str) -> str:
 
 
 def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent]:
-    """Mark replicas whose pods are ready no more, or go soon, as drained; return what to ask for."""
+    """Mark replicas whose pods are ready no more, or go soon, as drained; return the events."""
     staying = [one for one in replicas.values() if not one.leaving]
     wanted = drained_pods(
         [

@@ -59,8 +59,8 @@ _LEAVING: Final = frozenset(
 )
 _LEAVING_PREFIX: Final = "aws-node-termination-handler/"
 # Of these, the ones after which the machine is gone within seconds or two minutes. The others are
-# plans: Karpenter waits minutes for a replacement and may take its taint back, one of the autoscaler
-# can stay for ever, a cordoned node for days; evictions tell when those become serious.
+# plans: Karpenter waits minutes for a replacement and may take its taint back, the autoscaler's can
+# stay for ever, a cordoned node for days; evictions tell when those become serious.
 _TAKEN: Final = (
     "aws-node-termination-handler/spot-itn",
     "aws-node-termination-handler/asg-lifecycle-termination",
