@@ -129,6 +129,16 @@ def test_a_pool_that_is_deleted_keeps_its_replicas_and_takes_no_new_one(store):
     assert stage.said[-1] == "a/llama: pods with app=llama at port 8000"
 
 
+def test_another_pod_of_the_same_name_is_no_replica_of_a_pool_that_is_not_there(store):
+    stage = Stage(store)
+    stage.discovery.look(reading(placed("llama-0")))
+    again = placed("llama-0", ip="10.1.0.9", uid="other")
+    stage.discovery.look(reading(again, pools=()))
+    assert stage.urls == {}
+    stage.discovery.look(reading(again))
+    assert stage.urls == {"llama-0": "http://10.1.0.9:8000"}
+
+
 def test_the_next_control_keeps_them_too_while_pools_cannot_be_read(store):
     first = Stage(store)
     first.discovery.look(reading(placed("one")))

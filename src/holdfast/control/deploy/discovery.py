@@ -167,8 +167,9 @@ def _in_pool(
         kept.setdefault(pod_of_key(one.pod), []).append(one)
     for placed in reachable:
         for one in kept.get(placed.id, ()):
-            made = _found(placed, rule, hosts, PodPort(None))
-            yield replace(made, pod=one.pod, url=one.url)
+            if one.uid == placed.uid:  # another pod of that name would be a new one
+                made = _found(placed, rule, hosts, PodPort(None))
+                yield replace(made, pod=one.pod, url=one.url)
         if pool is not None and pool.has(placed.id, placed.labels):
             for key, port in pool_keys(placed.id, pool.ports):
                 yield replace(_found(placed, rule, hosts, PodPort(port)), pod=key)
