@@ -1,19 +1,26 @@
 """Two machines with a control and a gateway each: the leading control fails, and who notices.
 
-    python bench/leadership.py [--rounds 20] [--rate 20] [--only kill,freeze,store,cable] [--json]
+    python bench/leadership.py [--rounds 20] [--rate 20] [--store sqlite|postgres]
+        [--only kill,freeze,store,cable,island] [--rows FILE] [--json]
 
 Two ``holdfast serve`` on loopback stand for two machines. Their gateways reach the other one's
 control through a cable (a proxy here) that can be cut: then it stays open and nothing passes, as
 where a switch fails. The lease is in a SQLite file, which each machine reaches by a path of its own
-that can be taken away. Clients ask both gateways all the while; every answer is compared.
+that can be taken away; or in a real PostgreSQL, which each machine reaches by a cable of its own
+(``make test-stores`` makes .venv-stores, which has the server). Clients ask both gateways all the
+while; every answer is compared.
 
     kill     the leading control is killed
     freeze   it is suspended; a drain is ordered from it; it wakes when another one leads
     store    it no longer reaches the lease's store
     cable    it no longer reaches the other machine, nor that one it: it still leads
+    island   it reaches neither: the other one leads, and its own gateway serves on by the last view
 
-A round ends when one control leads all gateways again. Exit status 1: an order of a deposed control
-took effect, more than 0.5 % of requests were harmed, or a takeover took more than 10 s.
+A round ends when one control leads all gateways again. Each is one line of the file ``--rows``
+(default: leadership-STORE.jsonl): a run that was ended goes on where it was, so that 20 rounds can
+be had in several sittings. A round that comes to no end is a row with a problem, and the next one
+begins with new machines. Exit status 1: an order of a deposed control took effect, more than 0.5 %
+of requests were harmed, a takeover took more than 10 s, or a round came to no end.
 """
 
 import argparse
@@ -44,6 +51,7 @@ TOKEN: Final = "hf-operator-of-two-machines"  # noqa: S105 of this benchmark alo
 HARMED_MAX: Final = 0.005
 TAKEOVER_MAX_S: Final = 10.0
 PATIENCE_S: Final = 60.0
+LEASE_STORES: Final = ("sqlite", "postgres")
 CUT_S: Final = 12.0  # longer than a lease
 
 
@@ -124,6 +132,7 @@ class Machine:
         self.lease = self.folder / "lease"
         self._shared = folder / "shared"
         self.lease.symlink_to(self._shared)
+        self.store_cable: Cable | None = None  # to a database; else the store is the folder above
         self.serve: Serve | None = None
 
     def write(self, engines: list[int], members: dict[str, int]) -> None:
@@ -138,8 +147,17 @@ class Machine:
             f"watch: {{replace: false}}\n"
             f"models:\n  - {{name: m, engine: vllm, endpoints: [{endpoints}]}}\n"
             f"control:\n  members: [{named}]\n  listen: 127.0.0.1:{self.control_port}\n"
-            f"  lease: {{store: sqlite, path: {self.lease}/lease.sqlite}}\n"
+            f"  lease: {self._lease()}\n"
         )
+
+    def _lease(self) -> str:
+        if self.store_cable is None:
+            return f"{{store: sqlite, path: {self.lease}/lease.sqlite}}"
+        place = self.folder / "database-url"
+        # Without TLS the first packet of a connection is the database's own.
+        url = f"postgresql://holdfast@127.0.0.1:{self.store_cable.port}/postgres?sslmode=disable"
+        place.write_text(url)
+        return f"{{store: postgres, url_file: {place}}}"
 
     def start(self) -> None:
         """Start it."""
@@ -163,6 +181,9 @@ class Machine:
 
     def reach_store(self, reaches: bool) -> None:
         """Give it the lease's store, or take it away."""
+        if self.store_cable is not None:
+            (self.store_cable.mend if reaches else self.store_cable.cut)()
+            return
         draft = self.folder / "lease.new"
         draft.symlink_to(self._shared if reaches else self.folder / "nowhere")
         draft.replace(self.lease)
@@ -208,9 +229,9 @@ class Pair:
 
 
 @contextlib.contextmanager
-def machines(folder: Path) -> Iterator[Pair]:
-    """Two machines that are not started yet, ended at the end."""
-    ports = free_ports(4 + 8, Random())
+def machines(folder: Path, database_port: int = 0) -> Iterator[Pair]:
+    """Two machines that are not started yet, ended at the end; 0: the lease is in a file."""
+    ports = free_ports(4 + 10, Random())
     engines = [ports.pop() for _ in range(4)]
     (folder / "shared").mkdir()
     made = {
@@ -219,6 +240,8 @@ def machines(folder: Path) -> Iterator[Pair]:
     }
     a, b = made.values()
     cables = [Cable(ports.pop(), b.control_port), Cable(ports.pop(), a.control_port)]
+    for machine in made.values() if database_port else ():
+        machine.store_cable = Cable(ports.pop(), database_port)
     a.write(engines[:2], {"a": a.control_port, "b": cables[0].port})
     b.write(engines[:2], {"a": cables[1].port, "b": b.control_port})
     pair = Pair(made, cables)
@@ -307,51 +330,123 @@ async def cable(pair: Pair, leader: Machine) -> Outcome:
     return Outcome()
 
 
+async def island(pair: Pair, leader: Machine) -> Outcome:
+    """The leader reaches neither the store nor the other machine."""
+    pid, other = leader.control(), pair.other(leader)
+    began = time.monotonic()
+    leader.reach_store(False)
+    for one in pair.cables:
+        one.cut()
+    try:
+        await until(lambda: bool(other.status().get("gateways")), "the other one leads", PATIENCE_S)
+        took_s = time.monotonic() - began
+        if leader.status():
+            raise RuntimeError("two controls lead")
+        await until(lambda: leader.control() != pid, "the deposed control has ended", PATIENCE_S)
+    finally:
+        leader.reach_store(True)
+        for one in pair.cables:
+            one.mend()
+    await pair.led(by=other, what="the other one leads both gateways")
+    return Outcome(took_s)
+
+
 Scene = Callable[[Pair, Machine], Awaitable[Outcome]]
-SCENES: Final[dict[str, Scene]] = {"kill": kill, "freeze": freeze, "store": store, "cable": cable}
+SCENES: Final[dict[str, Scene]] = {
+    "kill": kill,
+    "freeze": freeze,
+    "store": store,
+    "cable": cable,
+    "island": island,
+}
 
 
-async def play(pair: Pair, scene: Scene, rounds: int, rate: float) -> dict[str, Any]:
-    """One kind of failure, so many times, under load."""
-    outcomes: list[Outcome] = []
+async def play(pair: Pair, name: str, rate: float) -> dict[str, Any]:
+    """One failure under load, as a row; a round that comes to no end has a problem."""
     loads = [Load(machine, rate / 2, clients=4) for machine in pair.machines.values()]
+    outcome, problem = Outcome(), ""
     async with contextlib.AsyncExitStack() as stack:
         for load in loads:
             await stack.enter_async_context(load)
-        for _ in range(rounds):
-            leader = await pair.led()
-            outcomes.append(await scene(pair, leader))
+        try:
+            outcome = await SCENES[name](pair, await pair.led())
             await pair.led()
+        except (RuntimeError, TimeoutError) as error:
+            problem = str(error) or type(error).__name__
     rows = [load.row() for load in loads]
-    times = [one.takeover_s for one in outcomes if one.takeover_s is not None]
-    requests = sum(row["requests"] for row in rows)
-    harms = [count for row in rows for count in row["harms"].values()]
+    took = outcome.takeover_s
     return {
-        "rounds": rounds,
-        "takeover_s": [round(took, 2) for took in times],
-        "orders_applied": sum(one.order_applied for one in outcomes),
-        "requests": requests,
-        "harmed": sum(harms),
+        "scene": name,
+        "rate": rate,
+        "takeover_s": None if took is None else round(took, 2),
+        "order_applied": outcome.order_applied,
+        "requests": sum(row["requests"] for row in rows),
+        "harmed": sum(count for row in rows for count in row["harms"].values()),
         "harms": [row["harms"] for row in rows],
         "slowest_s": max(row["slowest_s"] for row in rows),
+        "problem": problem,
     }
 
 
-async def run(folder: Path, given: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """All scenes on one pair of machines."""
-    with machines(folder) as pair:
-        for one in pair.cables:
+async def run(folder: Path, todo: list[str], given: argparse.Namespace, database_port: int) -> None:
+    """Play scenes on one pair of machines until all are done or one comes to no end."""
+    with machines(folder, database_port) as pair:
+        cables = [*pair.cables, *(one.store_cable for one in pair.machines.values())]
+        present = [one for one in cables if one is not None]
+        for one in present:
             await one.open()
         for machine in pair.machines.values():
             machine.start()
         await pair.led(what="the first control leads")
-        results = {}
-        for name in given.only.split(","):
-            results[name] = await play(pair, SCENES[name], given.rounds, given.rate)
-            if not given.json:
-                print(name, results[name], file=sys.stderr)
-        for one in pair.cables:
+        while todo:
+            row = {"store": given.store, **await play(pair, todo[0], given.rate)}
+            todo.pop(0)
+            with given.rows.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+            print(_told(row), file=sys.stderr, flush=True)
+            if row["problem"]:
+                break
+        for one in present:
             await one.close()
+
+
+def _told(row: dict[str, Any]) -> str:
+    took = "leads on" if row["takeover_s"] is None else f"{row['takeover_s']} s"
+    ended = row["problem"] or f"{row['harmed']} of {row['requests']} harmed"
+    return f"{row['store']} {row['scene']}: {took}, {ended}"
+
+
+def recorded(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rounds of the file that were played with these settings."""
+    if not given.rows.exists():
+        return []
+    rows = [json.loads(line) for line in given.rows.read_text(encoding="utf-8").splitlines()]
+    same = ("store", "rate")
+    return [row for row in rows if all(row[key] == getattr(given, key) for key in same)]
+
+
+def missing(given: argparse.Namespace) -> list[str]:
+    """The scenes that are still to be played, each as often as rounds are missing."""
+    played = [row["scene"] for row in recorded(given)]
+    names = given.only.split(",")
+    return [name for name in names for _ in range(given.rounds - played.count(name))]
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The rounds of each scene together."""
+    results: dict[str, dict[str, Any]] = {}
+    for name in SCENES:
+        mine = [row for row in rows if row["scene"] == name]
+        if mine:
+            results[name] = {
+                "rounds": len(mine),
+                "takeover_s": [r["takeover_s"] for r in mine if r["takeover_s"] is not None],
+                "orders_applied": sum(row["order_applied"] for row in mine),
+                "requests": sum(row["requests"] for row in mine),
+                "harmed": sum(row["harmed"] for row in mine),
+                "slowest_s": max(row["slowest_s"] for row in mine),
+                "problems": [row["problem"] for row in mine if row["problem"]],
+            }
     return results
 
 
@@ -359,6 +454,7 @@ def verdict(results: dict[str, dict[str, Any]]) -> list[str]:
     """What is not as it should be."""
     wrong = []
     for name, row in results.items():
+        wrong += [f"{name}: a round came to no end: {problem}" for problem in row["problems"]]
         if row["orders_applied"]:
             wrong.append(f"{name}: {row['orders_applied']} orders of a deposed control applied")
         if row["harmed"] > HARMED_MAX * row["requests"]:
@@ -388,14 +484,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--rate", type=float, default=20.0, help="requests per second, of both")
+    parser.add_argument("--store", choices=LEASE_STORES, default="sqlite")
     parser.add_argument("--only", default=",".join(SCENES))
+    parser.add_argument("--rows", type=Path, help="one line per round; continued where it ends")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        results = asyncio.run(run(Path(folder), given))
+    given.rows = given.rows or Path(f"leadership-{given.store}.jsonl")
+    unknown = set(given.only.split(",")) - set(SCENES)
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(SCENES)}")
+    with contextlib.ExitStack() as stack:
+        port = 0
+        if given.store == "postgres" and missing(given):
+            from holdfast.testing.store_servers import PostgresServer  # noqa: PLC0415 an extra
+
+            port = stack.enter_context(PostgresServer()).port
+        while todo := missing(given):
+            with tempfile.TemporaryDirectory() as folder:
+                asyncio.run(run(Path(folder), todo, given, port))
+    results = summary(recorded(given))
     wrong = verdict(results)
     if given.json:
-        print(json.dumps({"results": results, "wrong": wrong}, indent=2))
+        print(json.dumps({"store": given.store, "results": results, "wrong": wrong}, indent=2))
     else:
         show(results)
         for line in wrong:

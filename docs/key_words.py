@@ -115,6 +115,8 @@ SAID_HERE: Final = {
     "FleetFile.sources": "platforms that are looked at; with one, a file needs no models",
     "AdminSection.tls": "the PEM files of this port; left out: plain HTTP",
     "DiscoverSection.scheme": "how replicas are called",
+    "DiscoverSection.inference_pool": "an InferencePool that says labels and ports, instead of "
+    "`selector` and `port`: see [inference pools](../operating/kubernetes.md#inference-pools)",
     "DiscoverSection.revision_from": "labels, or `image`: the first that a pod has is its revision",
     "ModelSection.discover": "replicas that a source finds; instead of `endpoints`",
     **{
@@ -163,6 +165,8 @@ SAID_HERE: Final = {
     "KubernetesSection.selector": "pods that are replicas; left out: all that name a model",
     "KubernetesSection.all_pods": "false: only pods of the `selector` are asked for, and what "
     "hosts have reserved is not known; so it always is with a `namespace`",
+    "KubernetesSection.inference_pools": "true: watch InferencePools, for models that name one as "
+    "`discover.inference_pool`; needs the rights to them",
     "KubernetesSection.model_label": "the label or annotation of a pod that names its model",
     "KubernetesSection.group_label": "the label of a node that names its group, before usual ones",
     "KubernetesSection.dcgm_urls": "metrics pages of dcgm-exporters",

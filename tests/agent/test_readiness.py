@@ -23,7 +23,7 @@ from holdfast.core.types import ConfigError
 class _Control(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.asked.append(self.path)
-        status, body = self.server.answer
+        status, body = self.server.first.pop(0) if self.server.first else self.server.answer
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -41,6 +41,7 @@ def verdict(replica="llama-0", **told):
 def control():
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Control)
     server.asked, server.answer = [], (200, verdict(ready=True, why="ready"))
+    server.first = []  # answers before that one
     server.url = f"http://127.0.0.1:{server.server_port}"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -73,6 +74,20 @@ def fetch(port, path="/readyz", method="GET"):
         return answer.status, answer.read().decode().strip()
     finally:
         connection.close()
+
+
+def test_a_standby_at_the_same_address_is_asked_past_and_never_for_long(control):
+    standby = (503, json.dumps({"standby": True, "leader": "holdfast-1"}).encode())
+    agent = VerdictAgent(settings(control.url))
+    control.first = [standby, standby]
+    control.answer = (503, verdict(ready=False, why="quarantined"))
+    agent.ask()
+    assert (agent.problem, agent.answer().allowed, len(control.asked)) == ("", False, 3)
+    control.answer = standby
+    agent.ask()
+    assert agent.problem == "a standby answers there; holdfast-1 leads"
+    assert len(control.asked) == 3 + 8
+    assert not agent.answer()  # the verdict of before holds for its time
 
 
 def test_the_probe_is_told_what_control_says(control):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fakekube.custom import CUSTOM
 from fakekube.store import RESOURCES
 
 Json = dict[str, Any]
@@ -50,7 +51,7 @@ def documents(path: str, *, with_metrics: bool) -> Json | None:
         groups = [group] if with_metrics else []
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
     if path == "/api/v1":
-        rows = [_row(plural) for plural in RESOURCES]
+        rows = [_row(plural) for plural in RESOURCES if plural not in CUSTOM]
         rows.append({**_row("pods"), "name": "pods/log", "shortNames": [], "verbs": ["get"]})
         return {"kind": "APIResourceList", "groupVersion": "v1", "resources": rows}
     if path == f"/apis/{_METRICS}/v1beta1" and with_metrics:

@@ -73,6 +73,23 @@ def right_for(path: str, query: dict[str, str]) -> Right | None:
     return Right(group, "/".join([rest[0], *rest[2:]]), "get", namespace)
 
 
+def write_right_for(method: str, path: str) -> Right | None:
+    """The right that a POST, PUT, PATCH or DELETE takes."""
+    asked = right_for(path, {})
+    verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
+    return None if asked is None else Right(asked.group, asked.resource, verb, asked.namespace)
+
+
+def review(body: Json, rights: set[Right] | None) -> Json:
+    """A SelfSubjectAccessReview with its answer; rights of None: everything."""
+    told = body["spec"]["resourceAttributes"]
+    part = f"/{told['subresource']}" if told.get("subresource") else ""
+    resource = f"{told['resource']}{part}"
+    asked = Right(told.get("group", ""), resource, told["verb"], told.get("namespace", ""))
+    allowed = rights is None or any(one.covers(asked) for one in rights)
+    return {**body, "status": {"allowed": allowed}}
+
+
 def forbidden(right: Right, user: str) -> str:
     """A real server's words for a right that is missing."""
     where = f'in the namespace "{right.namespace}"' if right.namespace else "at the cluster scope"
@@ -84,4 +101,4 @@ def forbidden(right: Right, user: str) -> str:
     )
 
 
-__all__ = ["Right", "forbidden", "right_for", "rights_of"]
+__all__ = ["Right", "forbidden", "review", "right_for", "rights_of", "write_right_for"]

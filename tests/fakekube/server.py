@@ -17,11 +17,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
+from fakekube.custom import CUSTOM, api_version, named
 from fakekube.discovery import documents, status_of, table_of
 from fakekube.leases import PREFIX as LEASES
 from fakekube.leases import Leases
 from fakekube.objects import stamp
-from fakekube.rbac import Right, forbidden, right_for
+from fakekube.rbac import Right, forbidden, review, right_for, write_right_for
 from fakekube.selectors import BadSelectorError, check, fits
 from fakekube.store import RESOURCES, UNMARKED, Change, GoneError, Objects
 
@@ -52,6 +53,7 @@ class FakeKube:
         self.logs: dict[tuple[str, str], list[tuple[float, str]]] = {}
         self.pages: dict[str, str] = {}  # other texts by path, such as exporters' metrics
         self.leases = Leases()
+        self.installed: set[str] = set()  # of CUSTOM; others are 404, as without their definition
         self.cuts = 0
         self.abrupt = False  # cut connections end without a last chunk
         self.stopping = False
@@ -96,7 +98,8 @@ class FakeKube:
             known = self.objects.get(plural, space, about["name"])
             if known is not None:
                 thing = {**thing, "involvedObject": {**about, "uid": known["metadata"]["uid"]}}
-        return self.objects.put(resource, {"apiVersion": "v1", "kind": kind, **thing})
+        made = {"apiVersion": api_version(resource), "kind": kind, **thing}
+        return self.objects.put(resource, made)
 
     def patch(self, resource: str, name: str, change: Json, namespace: str = "default") -> Json:
         space = namespace if RESOURCES[resource][1] else ""
@@ -240,6 +243,8 @@ class Connection(BaseHTTPRequestHandler):
             self._lease(parts[4:], None)
         elif parts[:2] == ["api", "v1"] and len(parts) > 2:
             self._objects(parts[2:], query)
+        elif parts[:1] == ["apis"] and owner.installed.intersection(named(parts)):
+            self._objects(named(parts), query)
         else:
             self._send(404, "404 page not found", "text/plain")
 
@@ -257,7 +262,11 @@ class Connection(BaseHTTPRequestHandler):
         with owner._changed:
             owner.requests.append((self.command, split.path, {}))
             owner._changed.notify_all()
-        if parts[:4] == LEASES:
+        if parts[-1] == "selfsubjectaccessreviews":
+            self._send(201, review(body, owner.rights))
+        elif self._denies(write_right_for(self.command, split.path)):
+            return
+        elif parts[:4] == LEASES:
             self._lease(parts[4:], body)
         else:
             self._send(404, "404 page not found", "text/plain")
@@ -271,7 +280,10 @@ class Connection(BaseHTTPRequestHandler):
 
     def _forbids(self, path: str, query: dict[str, str]) -> bool:
         """Whether the account has no right to this, which it is then told."""
-        owner, asked = self.owner, right_for(path, query)
+        return self._denies(right_for(path, query))
+
+    def _denies(self, asked: Right | None) -> bool:
+        owner = self.owner
         if owner.rights is None or asked is None:
             return False
         if any(one.covers(asked) for one in owner.rights):
@@ -339,12 +351,13 @@ class Connection(BaseHTTPRequestHandler):
         if "as=Table" in self.headers.get("Accept", ""):
             self._send(200, table_of(resource, items, str(version), follows))
             return
-        for item in items:  # an API server leaves them out inside a list
-            item.pop("kind", None)
+        for item in items if resource not in CUSTOM else ():
+            item.pop("kind", None)  # an API server leaves them out inside a list of its own kinds
             item.pop("apiVersion", None)
         meta = {"resourceVersion": str(version), **({"continue": follows} if follows else {})}
         kind = f"{RESOURCES[resource][0]}List"
-        self._send(200, {"kind": kind, "apiVersion": "v1", "metadata": meta, "items": items})
+        said = {"kind": kind, "apiVersion": api_version(resource), "metadata": meta}
+        self._send(200, {**said, "items": items})
 
     def _usage(self, what: str, query: dict[str, str]) -> None:
         metrics = self.owner.metrics
@@ -479,7 +492,7 @@ class Connection(BaseHTTPRequestHandler):
         thing = change.thing
         if change.what == "BOOKMARK":
             kind = RESOURCES[change.resource][0]
-            thing = {"kind": kind, "apiVersion": "v1", **thing}
+            thing = {"kind": kind, "apiVersion": api_version(change.resource), **thing}
         self._chunk(json.dumps({"type": change.what, "object": thing}).encode() + b"\n")
 
 

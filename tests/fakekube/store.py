@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from fakekube.custom import CUSTOM
 from fakekube.selectors import fits
 
 Json = dict[str, Any]
@@ -22,6 +23,7 @@ RESOURCES: dict[str, tuple[str, bool, list[str]]] = {
     "nodes": ("Node", False, ["no"]),
     "pods": ("Pod", True, ["po"]),
     "events": ("Event", True, ["ev"]),
+    **{name: (kind, True, []) for name, (kind, _) in CUSTOM.items()},
 }
 
 # Not in an API server's watch cache, which is who sends bookmarks.

@@ -5,6 +5,8 @@
 What is told when is decided by ``core.deploy.pod_readiness``. The agent needs no token: what it
 asks is open as all of ``/readyz`` is, and it is told of nothing but whether one replica is ready.
 An answer that is not of control's own form (a proxy's 503) is no verdict: control is away then.
+Behind one address there may be a standby control, too: it says so, and is asked again at once until
+the one that leads answers.
 
 The server holds a few connections at once, each for a few seconds: whoever opens more waits for the
 kernel, and cannot make this process grow.
@@ -31,6 +33,7 @@ from holdfast.core.types import ConfigError, Decision, require
 PERIOD_S: Final = 5.0
 _DEADLINE_S: Final = 3.0
 _ANSWER_BYTES_MAX: Final = 4_096
+_TRIES_MAX: Final = 8  # of two controls at one address all of them meet the standby once in 256
 _WHY_CHARS_MAX: Final = 300
 _CONNECTIONS_MAX: Final = 16
 _CONNECTION_S: Final = 5.0
@@ -71,7 +74,15 @@ class _Verdict(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class _Standby(msgspec.Struct, frozen=True):
+    """The answer of a control that does not lead."""
+
+    standby: bool
+    leader: str | None = None
+
+
 _DECODER: Final = msgspec.json.Decoder(_Verdict)
+_STANDBY: Final = msgspec.json.Decoder(_Standby)
 
 
 class VerdictAgent:
@@ -92,7 +103,13 @@ class VerdictAgent:
         self.problem = ""  # why control gave no verdict at the last question; empty: it did
 
     def ask(self) -> None:
-        """Ask control once; what it answered, or that it did not, decides what is told."""
+        """Ask control; what it answered, or that it did not, decides what is told."""
+        for _ in range(_TRIES_MAX):
+            if not self._ask_once():
+                return
+
+    def _ask_once(self) -> bool:
+        """Ask whoever answers at the address; whether that was a standby."""
         path = f"/readyz/{quote(self._settings.model)}?replica={quote(self._settings.replica)}"
         try:
             answer = request(
@@ -102,25 +119,39 @@ class VerdictAgent:
                 tls=calling_context(self._ca, None, None) if self._secure else None,
                 cut_at=_ANSWER_BYTES_MAX,
             )
-            verdict = _DECODER.decode(answer.body)
         except FetchError as error:
             self.problem = str(error)[:_WHY_CHARS_MAX]
-            return
-        except msgspec.DecodeError:
+            return False
+        verdict = _verdict(answer.body)
+        if isinstance(verdict, _Standby):
+            self.problem = f"a standby answers there; {verdict.leader or 'nobody'} leads"
+            return True
+        if verdict is None:
             self.problem = "who answers there is not control"
-            return
+            return False
         if verdict.replica != self._settings.replica:
             self.problem = "the answer is about another replica"
-            return
+            return False
         self.problem = ""
         told = Decision(verdict.ready, verdict.why[:_WHY_CHARS_MAX]) if verdict.known else None
         with self._lock:
             self._hold.heard(told, time.monotonic_ns())
+        return False
 
     def answer(self) -> Decision:
         """What a probe is told now."""
         with self._lock:
             return self._hold.answer(time.monotonic_ns())
+
+
+def _verdict(body: bytes) -> _Verdict | _Standby | None:
+    """What control said, or a standby; None: it was neither of them."""
+    for decoder in (_DECODER, _STANDBY):
+        try:
+            return decoder.decode(body)
+        except msgspec.DecodeError:
+            continue
+    return None
 
 
 class ProbeServer(ThreadingHTTPServer):

@@ -1,5 +1,6 @@
 """``holdfast doctor``: find mistakes in a fleet file or a running fleet."""
 
+import asyncio
 import json
 import os
 import stat
@@ -27,6 +28,7 @@ from holdfast.doctor import (
 )
 from holdfast.sources.placement_devices import read_devices
 from holdfast.ui.terminal.console import stdout
+from holdfast.wire.kubernetes_rights import check_rights
 from holdfast.wire.own_token import TOKEN_FILE, is_exposed
 from holdfast.wire.state_dir import default_state_dir
 
@@ -40,6 +42,9 @@ _STYLES: Final = {
 @click.command()
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="The fleet file to check.")
 @click.option("--running", is_flag=True, help="Check the fleet that runs, too.")
+@click.option(
+    "--rights", is_flag=True, help="Ask Kubernetes which rights the file's account lacks."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @which_admin
 def doctor(
@@ -49,6 +54,7 @@ def doctor(
     ca: Path | None,
     *,
     running: bool,
+    rights: bool,
     as_json: bool,
 ) -> None:
     """Look for the mistakes that lead to silent failures, in a file and in a fleet that runs.
@@ -58,15 +64,19 @@ def doctor(
     \b
     Examples:
       holdfast doctor -c fleet.yaml
+      holdfast doctor -c fleet.yaml --rights
       holdfast doctor --running
     """  # noqa: D301
     found: list[Advice] = []
+    if rights and config is None:
+        raise click.UsageError("--rights needs a fleet file: add -c fleet.yaml")
     if config is not None:
         file = read_fleet_file(config)
         found += check_file(file) + check_machine(file, descriptor_limit())
         if launches_on_gpus(file):
             found += check_gpus(file, read_devices(None, os.environ.get(VISIBLE)))
         found += check_secret_files(filter(_is_open_to_all, secret_paths(file)))
+        found += asyncio.run(check_rights(file)) if rights else []
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []

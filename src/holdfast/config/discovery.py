@@ -4,9 +4,9 @@ A model that says ``discover`` has the pods, or tasks, that a source sees as its
 one is ready is left to Holdfast's own canaries: a pod's probe is often a port that answers.
 """
 
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Final, Literal, Self, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from holdfast.config.sections import Section
 from holdfast.config.tenants import Name
@@ -57,6 +57,10 @@ class DiscoverSection(Section):
         AfterValidator(_selector),
         Field(max_length=1024, description="labels of its pods, such as app=llama"),
     ] = ""  # empty: pods whose model, as the source reads it, is this one
+    # Instead of selector and port: both are then those of the InferencePool.
+    inference_pool: Annotated[
+        str, Field(max_length=253, pattern=r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$")
+    ] = Field(default="", description="the name of an InferencePool", examples=["vllm-llama3"])
     namespace: Annotated[str, Field(max_length=63, description="a namespace")] = ""  # empty: any
     # A pod may name another one by the annotation or label holdfast.dev/port.
     port: Annotated[
@@ -72,6 +76,14 @@ class DiscoverSection(Section):
         list[Annotated[str, Field(min_length=1, max_length=317, description="a label, or image")]],
         Field(max_length=16, description="labels of a pod, or image"),
     ] = Field(default_factory=lambda: list(REVISION_FROM))
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> Self:
+        for name in ("selector", "port"):
+            alone = not self.inference_pool or name not in self.model_fields_set
+            problem = "is set beside inference_pool, which says it itself"
+            require(alone, f"discover.{name}", problem, "keep one of the two")
+        return self
 
 
 __all__ = ["FOUND_MAX", "IMAGE", "REVISION_FROM", "TASK_DEFINITION", "DiscoverSection"]

@@ -20,6 +20,7 @@ from holdfast.config.addresses import Address, Listen, parse_listen
 from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.admin_tokens import AdminTokenSection, Network, check_admin_tokens
 from holdfast.config.batch import BatchSection
+from holdfast.config.discovery import DiscoverSection
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
     BodyConfig,
@@ -50,6 +51,7 @@ from holdfast.config.sections import Policy, Section
 from holdfast.config.sources import (
     SOURCES_MAX,
     AgentsSection,
+    KubernetesSection,
     SourceSection,
     check_sources,
 )
@@ -351,6 +353,20 @@ def _check_discovery(file: FleetFile) -> None:
             problem = f"is {own!r}, which is no Kubernetes, AWS or Ray source of this file"
             fix = f"use one of {_few(names)}" if names else "add one under 'sources'"
             require(own in names, f"models.{index}.discover.source", problem, fix)
+            _check_pool(file, index, model.discover)
+
+
+def _check_pool(file: FleetFile, index: int, rule: DiscoverSection) -> None:
+    """Refuse an inference pool of a source that does not read them."""
+    place, source = next(
+        (place, source) for place, source in enumerate(file.sources) if source.called == rule.source
+    )
+    reads = isinstance(source, KubernetesSection) and source.inference_pools
+    field = f"models.{index}.discover.inference_pool"
+    problem = f"is {rule.inference_pool!r}, and the source {rule.source!r} reads no inference pools"
+    told = source.type == "kubernetes"
+    fix = f"set sources.{place}.inference_pools: true" if told else "use a Kubernetes source"
+    require(reads or not rule.inference_pool, field, problem, fix)
 
 
 def _check_virtual(file: FleetFile) -> None:

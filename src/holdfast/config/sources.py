@@ -128,6 +128,7 @@ class KubernetesSection(_Source):
     all_pods: bool = True
     model_label: Annotated[Text, Field(min_length=1)] = "app.kubernetes.io/name"
     group_label: Text = ""
+    inference_pools: bool = False
     period_s: Period = 5.0
     dcgm_urls: Annotated[list[Endpoint], Field(max_length=256)] = Field(default_factory=list)
 

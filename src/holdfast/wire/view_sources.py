@@ -30,6 +30,7 @@ from holdfast.ports import Source
 if TYPE_CHECKING:
     from holdfast.control.process import Control
     from holdfast.control.view.agent_claims import AgentGrant
+    from holdfast.sources.kubernetes.config import KubernetesConfig
 
 ONCE_S: Final = 60.0  # for one look; a source's own calls give up sooner
 _TEXT_MAX: Final = 300
@@ -46,10 +47,9 @@ def build_source(section: Any, control: "Control | None" = None) -> Source:
 
         return AwsSource(name, _config(AwsConfig, section))
     if isinstance(section, KubernetesSection):
-        from holdfast.sources.kubernetes.config import KubernetesConfig  # noqa: PLC0415 an extra
-        from holdfast.sources.kubernetes.source import KubernetesSource  # noqa: PLC0415
+        from holdfast.sources.kubernetes.source import KubernetesSource  # noqa: PLC0415 an extra
 
-        return KubernetesSource(name, _config(KubernetesConfig, section))
+        return KubernetesSource(name, kubernetes_config(section))
     if isinstance(section, RaySourceSection):
         from holdfast.sources.ray.config import RayConfig  # noqa: PLC0415 as above
         from holdfast.sources.ray.source import RaySource  # noqa: PLC0415
@@ -59,6 +59,14 @@ def build_source(section: Any, control: "Control | None" = None) -> Source:
         return _inbox(section, control)
     assert isinstance(section, LocalSection), f"no source is built from {section!r}"
     return _local(section, control)
+
+
+def kubernetes_config(section: KubernetesSection) -> "KubernetesConfig":
+    """The config of a Kubernetes source."""
+    from holdfast.sources.kubernetes.config import KubernetesConfig  # noqa: PLC0415 an extra
+
+    config: KubernetesConfig = _config(KubernetesConfig, section)
+    return config
 
 
 def _config(kind: type[Any], section: Any) -> Any:
@@ -207,4 +215,4 @@ def _look(
     return investigation
 
 
-__all__ = ["ONCE_S", "build_source", "read_once"]
+__all__ = ["ONCE_S", "build_source", "kubernetes_config", "read_once"]

@@ -389,7 +389,7 @@ def test_a_pod_that_is_ready_no_more_is_drained_until_it_is_again(store):
     assert Stage(store, fleet_file()).discovery.leavers() == [DrainAsked("a", why)]
     stage.discovery.look(two(False, True))
     stage.discovery.look(two(True, True))
-    assert stage.told[1:] == [("tell", UndrainAsked("a", "its pod default/a is ready again"))]
+    assert stage.told[1:] == [("tell", UndrainAsked("a", "its pod default/a may serve again"))]
 
 
 def test_a_pod_that_ends_is_gone_or_is_drained_is_withdrawn_and_its_successor_is_not(store):

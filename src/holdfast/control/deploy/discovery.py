@@ -1,13 +1,13 @@
 """Turns pods that a platform lists into replicas of the fleet, and drains pods that end.
 
     source ─► changed ─► reading ─► discovered ─┬─► told to end: DrainAsked, at once
-                        was ready, and is not ──┼─► DrainAsked; ready again: UndrainAsked
+             was ready, and is not; a notice ──┼─► DrainAsked; ready again: UndrainAsked
                                                 └─► come, moved, gone: the file with endpoints
 
 Three things are not left to the platform. Whether a replica is *ready* is decided by canaries.
 Replicas that are *known* stay: a source that fails, or that has not answered yet since control
-began, removes none. And a pod's *name* cannot break the fleet: a pod whose id or URL another
-replica has is left out, with a notice.
+began, removes none, nor does an inference pool that is no more. And a pod's *name* cannot break the
+fleet: a pod whose id or URL another replica has is left out, with a notice.
 """
 
 import asyncio
@@ -22,10 +22,12 @@ from pydantic import ValidationError
 
 from holdfast.config.discovery import FOUND_MAX, IMAGE, DiscoverSection
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
+from holdfast.control.deploy.pool_notices import PoolNotices
 from holdfast.core.deploy.platform_readiness import READINESS, VERDICT, PodReadiness, drained_pods
-from holdfast.core.deploy.pod_port import port_of
+from holdfast.core.deploy.pod_port import PodPort, port_of
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, UndrainAsked
-from holdfast.core.view.layers import Placed, Reading
+from holdfast.core.view.layers import Host, Placed, Reading
+from holdfast.core.view.pod_pools import choose_pool, pod_of_key, pool_keys
 from holdfast.core.view.selectors import parse_selector
 from holdfast.ports import Store, StoreError
 
@@ -88,6 +90,7 @@ class DiscoveredReplica:
     was_ready: bool = False  # they have said so
     drained: bool = False  # because they say so no more
     problem: str = ""  # why it has no URL; such a pod is left out
+    notice: str = ""  # why it, or its host, is about to be taken away
 
     def endpoint(self, rule: DiscoverSection) -> EndpointSection:
         """The replica as an endpoint section of the fleet file."""
@@ -103,14 +106,17 @@ class DiscoveredReplica:
 
 
 def discovered(
-    reading: Reading, models: Iterable[ModelSection]
+    reading: Reading,
+    models: Iterable[ModelSection],
+    known: Mapping[str, Mapping[str, DiscoveredReplica]] | None = None,
 ) -> dict[str, list[DiscoveredReplica]]:
     """The replicas of each discovered model that a source's reading shows, oldest first.
 
     A pod is one as soon as it runs and has an address, ready or not, until it is gone; one that was
-    told to end is marked. Of two at one URL (pods of one host's network) the newer is taken.
+    told to end is marked. Of two at one URL (pods of one host's network) the newer is taken. Of an
+    inference pool that is not there only ``known`` replicas are found, by model and key.
     """
-    zones = {host.id: host.zone for host in reading.hosts}
+    hosts = {host.id: host for host in reading.hosts}
     reachable = [
         placed
         for placed in reading.placed
@@ -124,16 +130,49 @@ def discovered(
         rule = model.discover
         if rule is None or rule.source != reading.source:
             continue
+        if rule.inference_pool:
+            before = (known or {}).get(model.name, {})
+            shown = _in_pool(reading, reachable, rule, hosts, before)
+        else:
+            chosen = reachable if rule.selector else by_model.get(model.name, ())
+            shown = (
+                _found(one, rule, hosts, port_of(one.port_said, rule.port, one.ports))
+                for one in chosen
+                if _fits(one, rule)
+            )
         by_url: dict[str, DiscoveredReplica] = {}
-        for placed in reachable if rule.selector else by_model.get(model.name, ()):
-            if _fits(placed, rule):
-                one = _found(placed, rule, zones)
-                place = one.url or one.pod
-                known = by_url.get(place)
-                if known is None or _later(one, known):
-                    by_url[place] = one
+        for one in shown:
+            place = one.url or one.pod
+            other = by_url.get(place)
+            if other is None or _later(one, other):
+                by_url[place] = one
         found[model.name] = sorted(by_url.values(), key=lambda one: (one.since, one.pod))
     return found
+
+
+def _in_pool(
+    reading: Reading,
+    reachable: Iterable[Placed],
+    rule: DiscoverSection,
+    hosts: Mapping[str, Host],
+    known: Mapping[str, DiscoveredReplica],
+) -> Iterator[DiscoveredReplica]:
+    """The replicas of an inference pool: each port of each of its pods is one.
+
+    Where there is no such pool, those that are known and whose pods are still there, as they were.
+    """
+    pool = choose_pool(reading.pools, rule.inference_pool, rule.namespace).pool
+    kept: dict[str, list[DiscoveredReplica]] = {}
+    for one in known.values() if pool is None else ():
+        kept.setdefault(pod_of_key(one.pod), []).append(one)
+    for placed in reachable:
+        for one in kept.get(placed.id, ()):
+            if one.uid == placed.uid:  # another pod of that name would be a new one
+                made = _found(placed, rule, hosts, PodPort(None))
+                yield replace(made, pod=one.pod, url=one.url)
+        if pool is not None and pool.has(placed.id, placed.labels):
+            for key, port in pool_keys(placed.id, pool.ports):
+                yield replace(_found(placed, rule, hosts, PodPort(port)), pod=key)
 
 
 def _fits(placed: Placed, rule: DiscoverSection) -> bool:
@@ -142,13 +181,15 @@ def _fits(placed: Placed, rule: DiscoverSection) -> bool:
     return not rule.selector or parse_selector(rule.selector)(dict(placed.labels))
 
 
-def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> DiscoveredReplica:
+def _found(
+    placed: Placed, rule: DiscoverSection, hosts: Mapping[str, Host], port: PodPort
+) -> DiscoveredReplica:
     address = f"[{placed.address}]" if ":" in placed.address else placed.address
-    port = port_of(placed.port_said, rule.port, placed.ports)
     usual = {"http": 80, "https": 443}[rule.scheme] == port.number
     url = f"{rule.scheme}://{address}" + ("" if usual else f":{port.number}") + placed.path
     # Newer API servers copy it to pods; who may not list nodes knows it from there alone.
-    zone = (dict(placed.labels).get(_ZONE) or zones.get(placed.host, ""))[:64]
+    host = hosts.get(placed.host) or Host("")
+    zone = (dict(placed.labels).get(_ZONE) or host.zone)[:64]
     leaving = placed.state == "stopping"
     since = placed.created_at or 0.0
     # A probe that says what control said would drain whom control doubts, and doubt whom it drains.
@@ -165,7 +206,15 @@ def _found(placed: Placed, rule: DiscoverSection, zones: Mapping[str, str]) -> D
         ready=None if ours else placed.ready,
         was_ready=placed.ready is True and not ours,
         problem=port.problem,
+        notice=_notice(placed, host),
     )
+
+
+def _notice(placed: Placed, host: Host) -> str:
+    """Why a pod goes soon, for people; empty where nobody says so."""
+    if placed.notice:
+        return f"its pod {placed.id} {placed.notice}"
+    return f"its host {host.id} {host.notice}" if host.notice else ""
 
 
 def _revision(placed: Placed, rule: DiscoverSection) -> str:
@@ -205,12 +254,14 @@ class Discovery:
         self._readings: dict[str, Reading] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._former: dict[tuple[str, str], str] = {}  # of pods that ended: their end is theirs
+        self._pool_notices = PoolNotices()
 
     # --- life ------------------------------------------------------------------------------------
 
     def follow(self, file: FleetFile) -> None:
         """Apply a new fleet file; ``endpoints`` reflects it when this returns."""
         wanted = {model.name: model for model in file.models if model.discover is not None}
+        self._pool_notices.follow(file)
         listed = {one.replica.id for one in file.replicas()}
         launched = [model for model in file.models if model.launch is not None]
         self._taken = lambda own: own in listed or any(one.may_name(own) for one in launched)
@@ -287,14 +338,15 @@ class Discovery:
         if changed:
             self._host.placed()
 
-    def _relevant(self, reading: Reading) -> tuple[list[Placed], list[tuple[str, str]]]:
-        """What of a reading decides about replicas: pods that may be some, and zones of hosts."""
+    def _relevant(self, reading: Reading) -> tuple[object, ...]:
+        """What of a reading decides about replicas: pods that may be some, their hosts, pools."""
         rules = [one.section.discover for one in self._models.values()]
         mine = [one for one in rules if one is not None and one.source == reading.source]
         placed: Iterable[Placed] = reading.placed
-        if not any(one.selector for one in mine):
+        if not any(one.selector or one.inference_pool for one in mine):
             placed = (one for one in placed if one.model in self._models)
-        return list(placed), [(host.id, host.zone) for host in reading.hosts]
+        hosts = [(host.id, host.zone, host.notice) for host in reading.hosts]
+        return list(placed), hosts, reading.pools
 
     def _take(self, reading: Reading) -> tuple[list[tuple[str, str]], list[FleetEvent], bool]:
         """Update the replicas from a reading.
@@ -305,7 +357,9 @@ class Discovery:
         replaced: list[tuple[str, str]] = []
         leavers: list[FleetEvent] = []
         changed = False
-        found = discovered(reading, [model.section for model in self._models.values()])
+        sections = [model.section for model in self._models.values()]
+        known = {name: model.replicas for name, model in self._models.items()}
+        found = discovered(reading, sections, known)
         owners = {
             one.id: (name, pod)
             for name, model in self._models.items()
@@ -317,11 +371,11 @@ class Discovery:
             after = self._named(model, replicas[:FOUND_MAX], owners)
             leavers += _follow_readiness(after)
             for pod, one in after.items():
-                known = before.get(pod)
-                same = known is not None and known.uid == one.uid
-                if known is not None and not same:
+                was = before.get(pod)
+                same = was is not None and was.uid == one.uid
+                if was is not None and not same:
                     replaced.append((name, pod))
-                if one.leaving and same and known is not None and not known.leaving:
+                if one.leaving and same and was is not None and not was.leaving:
                     leavers.append(DrainAsked(one.id, _why(one)))
             if before != after:
                 changed |= _places(before) != _places(after)
@@ -332,6 +386,8 @@ class Discovery:
                     del self._former[next(iter(self._former))]
                 model.replicas = after
                 self._keep(name)
+            for notice in self._pool_notices.changes(model.section, reading, len(after)):
+                self._host.note(notice)
         return replaced, leavers, changed
 
     def _named(
@@ -344,7 +400,7 @@ class Discovery:
             if one.leaving and (known is None or known.uid != one.uid):
                 continue  # it was on its way out before anybody could send it a request
             me = (model.section.name, one.pod)
-            space, _, plain = one.pod.rpartition("/")
+            space, _, plain = one.pod.replace(":", "-").rpartition("/")
             space = space or model.section.name  # a task of ECS has no namespace
             fresh = (_short(plain), _short(f"{space}.{plain}"))
             wishes = fresh if known is None else (known.id,)
@@ -494,17 +550,20 @@ def _unusable(url: str, own: str) -> str:
 
 
 def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent]:
-    """Mark replicas whose pods stopped being ready as drained; return the drains and undrains."""
+    """Mark replicas whose pods are ready no more, or go soon, as drained; return the events."""
     staying = [one for one in replicas.values() if not one.leaving]
     wanted = drained_pods(
-        [PodReadiness(one.pod, one.ready, one.was_ready, one.drained) for one in staying]
+        [
+            PodReadiness(one.pod, one.ready, one.was_ready, one.drained, bool(one.notice))
+            for one in staying
+        ]
     )
     events: list[FleetEvent] = []
     for one in staying:
         drained = one.pod in wanted
         if drained is not one.drained:
             replicas[one.pod] = replace(one, drained=drained)
-            why = _why(one) if drained else f"its pod {one.pod} is ready again"
+            why = _why(one) if drained else f"its pod {one.pod} may serve again"
             events.append(DrainAsked(one.id, why) if drained else UndrainAsked(one.id, why))
     return events
 
@@ -512,12 +571,14 @@ def _follow_readiness(replicas: dict[str, DiscoveredReplica]) -> list[FleetEvent
 def _places(replicas: Mapping[str, DiscoveredReplica]) -> dict[str, DiscoveredReplica]:
     """The replicas without drain and readiness marks: only what is left needs a new fleet file."""
     return {
-        pod: replace(one, leaving=False, ready=None, was_ready=False, drained=False)
+        pod: replace(one, leaving=False, ready=None, was_ready=False, drained=False, notice="")
         for pod, one in replicas.items()
     }
 
 
 def _why(one: DiscoveredReplica) -> str:
+    if one.notice and not one.leaving:
+        return one.notice
     told = "was told to end" if one.leaving else "is not ready any more, as its platform says"
     return f"its pod {one.pod} {told}"
 

@@ -1,9 +1,14 @@
-"""Decides which replicas are drained because their platform says that they are not ready.
+"""Decides which replicas are drained because their platform says that they are not ready, or go.
 
 A pod that was ready and is not any more asks for no new work: its ``preStop`` hook, an operator or
 its own probe took it out. One that was never ready is left to canaries, which know more than a
 port that answers. Never more than half of a model's pods are drained so: a probe that times out on
 busy replicas would otherwise take all of them out, and busy is not dead.
+
+A pod that is about to end, or whose host is about to be taken away (a spot notice), is drained
+before it is told to end, so that its streams have the time of the notice. The same bound holds: a
+notice for all hosts at once must not leave nobody, while each of them still serves for a minute or
+two. As drained pods go, the next ones are drained. A notice that is taken back ends the drain.
 
 A pod with the label ``READINESS: VERDICT`` is not judged so: its probe repeats what control itself
 said of it (``pod_readiness.py``).
@@ -24,17 +29,19 @@ class PodReadiness:
     pod: str
     ready: bool | None  # None: the platform does not say
     was_ready: bool  # at any time since it came
-    drained: bool  # for this reason, already
+    drained: bool  # for one of these reasons, already
+    noticed: bool = False  # it, or its host, is about to be taken away
 
 
 def drained_pods(pods: Sequence[PodReadiness]) -> frozenset[str]:
     """The pods to drain now, of all pods of one model that were not told to end.
 
-    Those that are drained already come first, then the order given, up to half of them.
+    Those that are drained already come first, then those that are about to go, then the order
+    given, up to half of them.
     """
-    unready = [one for one in pods if one.was_ready and one.ready is False]
-    unready.sort(key=lambda one: not one.drained)
-    return frozenset(one.pod for one in unready[: len(pods) // 2])
+    out = [one for one in pods if one.noticed or (one.was_ready and one.ready is False)]
+    out.sort(key=lambda one: (not one.drained, not one.noticed))
+    return frozenset(one.pod for one in out[: len(pods) // 2])
 
 
 __all__ = ["READINESS", "VERDICT", "PodReadiness", "drained_pods"]

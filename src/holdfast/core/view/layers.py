@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from holdfast.core.gpu import GpuDevice, GpuUse
 from holdfast.core.types import HostCondition
+from holdfast.core.view.pod_pools import NO_POOLS, PodPools
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,6 +78,7 @@ class Host:
     condition_reason: str = ""  # in its platform's words
     condition_since: float | None = None
     devices: tuple[GpuDevice, ...] = ()  # its GPUs one by one, as far as somebody reads them
+    notice: str = ""  # why its platform takes it away within minutes; empty: nobody says so
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,6 +124,7 @@ class Placed:
     path: str = ""  # below which it answers, without a last slash
     gpu: GpuUse | None = None  # of the GPUs it runs on; None: unknown, or it has none
     devices: tuple[str, ...] = ()  # ids of the GPUs it runs on
+    notice: str = ""  # why its platform is about to end it; empty: nobody says so
 
 
 @dataclass(slots=True, frozen=True)
@@ -185,6 +188,7 @@ class Reading:
     disks: tuple[Disk, ...] = ()
     wishes: tuple[DesiredReplicas, ...] = ()
     notes: tuple[str, ...] = ()  # what it could not make sense of, for people
+    pools: PodPools = NO_POOLS  # of pods, where the platform has some by name
 
 
 __all__ = ["DesiredReplicas", "Disk", "Group", "Host", "Part", "Placed", "Queue", "Reading"]

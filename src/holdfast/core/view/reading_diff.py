@@ -52,6 +52,7 @@ from holdfast.core.view.staleness import (
     LOGS,
     MEMORY,
     PLACED,
+    POOLS,
     QUEUES,
     WISHES,
     Freshness,
@@ -67,7 +68,7 @@ MANY: Final = 100  # rows of a reading; fewer are told at once without a pause t
 _GAPS: Final = 8
 _NAME_CHARS: Final = 256
 _REASON_CHARS: Final = 240
-_SEEN: Final = frozenset({HOSTS, PLACED, QUEUES})
+_SEEN: Final = frozenset({HOSTS, PLACED, POOLS, QUEUES})
 _OF_HOSTS: Final = ("host", "condition")
 _LIVE: Final = ("running", "pending", "stopping")
 _PHASES: Final = {
@@ -535,7 +536,7 @@ def _ordered(row: Placed) -> bool:
 
 
 def _blind_parts(reading: Reading) -> Iterator[Fact]:
-    """A fact for each part with replicas, hosts or queues that cannot be read; others are minor."""
+    """A fact for each part with replicas, hosts, pools or queues that cannot be read."""
     for part in reading.parts:
         if part.error and part.failing_since is not None and not _SEEN.isdisjoint(feeds(part)):
             failing_s = reading.at - part.failing_since

@@ -22,9 +22,10 @@ DISKS: Final = "disks"
 WISHES: Final = "wishes"
 MEMORY: Final = "memory"  # what replicas really use
 LOGS: Final = "logs"  # what replicas say, and when
+POOLS: Final = "pools"  # which pods belong together
 
 _WORD: Final = re.compile(r"[a-z0-9]+")
-_ALL: Final = (GROUPS, HOSTS, PLACED, QUEUES, DISKS, WISHES, MEMORY, LOGS)
+_ALL: Final = (GROUPS, HOSTS, PLACED, POOLS, QUEUES, DISKS, WISHES, MEMORY, LOGS)
 _BY_WORD: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("all", "report", "credentials"), _ALL),
     **dict.fromkeys(("autoscaling", "asg", "groups", "nodegroups"), (GROUPS,)),
@@ -39,6 +40,7 @@ _BY_WORD: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("insights", "memory", "cgroups"), (MEMORY,)),
     "dcgm": (HOSTS, MEMORY),
     "logs": (LOGS,),
+    "pools": (POOLS,),
 }
 
 
@@ -89,6 +91,7 @@ __all__ = [
     "LOGS",
     "MEMORY",
     "PLACED",
+    "POOLS",
     "QUEUES",
     "WISHES",
     "Freshness",

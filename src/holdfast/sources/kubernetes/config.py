@@ -24,6 +24,7 @@ class KubernetesConfig:
     all_pods: bool = True  # others' pods too: their sum is what is reserved on hosts
     model_label: str = MODEL_LABEL  # a label or annotation that names the model of a pod
     group_label: str = ""  # of nodes, before those of EKS, Karpenter, GKE and AKS
+    inference_pools: bool = False  # watch InferencePools: four more calls, and rights to them
     period_s: float = 5.0  # between readings; watches tell of changes in between
     usage_s: float = 30.0  # metrics-server itself measures each 15 s
     dcgm_urls: tuple[str, ...] = ()  # metrics pages of dcgm-exporters
@@ -35,6 +36,7 @@ class KubernetesConfig:
     nodes_max: int = 5_000  # what Kubernetes itself supports
     pods_max: int = 20_000  # kept in memory, about 2 kB each
     events_max: int = 2_000  # the oldest are dropped; only warnings are asked for
+    pools_max: int = 1_000  # inference pools, and models and objectives of each kind
 
     @property
     def by_server(self) -> bool:
@@ -70,7 +72,7 @@ class KubernetesConfig:
         for name in ("period_s", "usage_s", "timeout_s", "silence_s", "retry_s", "retry_max_s"):
             value = getattr(self, name)
             require(value > 0, name, f"is {value}", "use a positive number of seconds")
-        for name in ("page", "nodes_max", "pods_max", "events_max"):
+        for name in ("page", "nodes_max", "pods_max", "events_max", "pools_max"):
             value = getattr(self, name)
             require(value > 0, name, f"is {value}", "use a positive number")
 

@@ -53,9 +53,21 @@ _LEAVING: Final = frozenset(
         "karpenter.sh/disrupted",
         "karpenter.sh/disruption",
         "cloud.google.com/impending-node-termination",
+        "remediator.kubernetes.azure.com/unschedulable",
+        "remediator.aks.microsoft.com/unschedulable",
     }
 )
 _LEAVING_PREFIX: Final = "aws-node-termination-handler/"
+# Of these, the ones after which the machine is gone within seconds or two minutes. The others are
+# plans: Karpenter waits minutes for a replacement and may take its taint back, the autoscaler's can
+# stay for ever, a cordoned node for days; evictions tell when those become serious.
+_TAKEN: Final = (
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "cloud.google.com/impending-node-termination",
+    "remediator.kubernetes.azure.com/unschedulable",
+    "remediator.aks.microsoft.com/unschedulable",
+)
 _TYPE_LABELS: Final = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _ZONE_LABELS: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 _MARKET_LABELS: Final = ("karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")
@@ -102,6 +114,7 @@ def read_node(thing: Json, group_label: str = "") -> Node:
         condition=condition,
         condition_reason=reason,
         condition_since=since,
+        notice=_notice(thing),
     )
     return Node(host, bool(group))
 
@@ -164,6 +177,14 @@ def _taints(thing: Json) -> dict[str, Json]:
 def _leaving(taints: Mapping[str, Json]) -> list[str]:
     """The taints by which somebody says that it is to be emptied."""
     return [key for key in taints if key in _LEAVING or key.startswith(_LEAVING_PREFIX)]
+
+
+def _notice(thing: Json) -> str:
+    """Why its machine is about to be taken away; empty: nobody says so, or not for soon."""
+    if thing["metadata"].get("deletionTimestamp"):
+        return "is being deleted"
+    taints = _taints(thing)
+    return next((f"has the taint {key}" for key in _TAKEN if key in taints), "")
 
 
 def _condition(thing: Json) -> tuple[HostCondition | None, str, float | None]:

@@ -34,7 +34,9 @@ TURN_ROWS: Final = 25  # objects that are read at once: some 4 ms
 LASTED_S: Final = 5.0  # a watch that held for so long was a good one, though nothing happened
 
 _GONE: Final = 410
-_REFUSED: Final = (403, 405)  # a watch may be forbidden where a list is not
+_ABSENT: Final = 404
+# A watch may be forbidden where a list is not; a kind that is defined anew begins with a list.
+_REFUSED: Final = (403, _ABSENT, 405)
 
 _log = structlog.get_logger("holdfast.sources.kubernetes")
 
@@ -84,6 +86,7 @@ class ObjectWatch(Generic[RowT]):
         self._open = False
         self._at: float | None = None
         self._error = ""
+        self._status: int | None = None  # of the last failure
         self._failing_since: float | None = None
         self._calls = 0
         self._took_s = 0.0
@@ -97,6 +100,16 @@ class ObjectWatch(Generic[RowT]):
     def failing(self) -> bool:
         """Whether the last list or watch failed."""
         return bool(self._error)
+
+    @property
+    def error(self) -> str:
+        """Why the last list or watch failed; empty: it did not."""
+        return self._error
+
+    @property
+    def absent(self) -> bool:
+        """Whether the server does not have this kind of object, and never had while we watched."""
+        return self.failing and self._status == _ABSENT and not self.listed
 
     def part(self, now: float) -> Part:
         """How current the rows are, with the number of API calls since the last call of this."""
@@ -116,7 +129,7 @@ class ObjectWatch(Generic[RowT]):
 
     async def _turn(self) -> float:
         """List where needed and watch until that ends; seconds until the next turn."""
-        failed, gone = "", False
+        failed, status, gone = "", None, False
         try:
             if not self._version:
                 await self._list()
@@ -127,15 +140,15 @@ class ObjectWatch(Generic[RowT]):
             if error.status == _GONE:
                 self._version, gone = "", True
             else:
-                failed = str(error)
-                if error.status in _REFUSED:
+                failed, status = str(error), error.status
+                if status in _REFUSED:
                     self._version = ""  # lists, one by one, are better than rows of long ago
         except Exception as error:  # noqa: BLE001
             # Else a mistake of ours would end this watch, and its rows would grow old unseen.
             _log.exception("watch failed", part=self.name)
             failed = f"a mistake in Holdfast: {type(error).__name__}"
         if failed:
-            self._error = failed
+            self._error, self._status = failed, status
             if self._failing_since is None:
                 self._failing_since = time.time()
             self._changed()

@@ -29,6 +29,7 @@ _REVISION_LABELS: Final = (
 )
 _PORT: Final = "holdfast.dev/port"
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+_DISRUPTED: Final = "DisruptionTarget"  # a condition; it is taken back where the end was refused
 _STARTING: Final = ("ContainerCreating", "PodInitializing")
 
 
@@ -93,6 +94,7 @@ def read_pod(thing: Json, model_label: str, fits: Selector | None) -> Pod:
         ended_began_at=moment(ends.get("startedAt")),
         ports=tuple(_ports(spec))[:PORTS_MAX],
         port_said=str((meta.get("annotations") or {}).get(_PORT) or labels.get(_PORT) or ""),
+        notice=_notice(status),
     )
     return Pod(
         placed,
@@ -251,6 +253,14 @@ def _ready(status: Json) -> Json:
     """The condition that its own probes make."""
     conditions = status.get("conditions") or ()
     return next((one for one in conditions if one.get("type") == "Ready"), {})
+
+
+def _notice(status: Json) -> str:
+    """Who is about to end it: an eviction, a preemption or its kubelet says so before it does."""
+    for one in status.get("conditions") or ():
+        if one.get("type") == _DISRUPTED and one.get("status") == "True":
+            return f"is to end: {one.get('reason') or 'a disruption'}"[:REASON_MAX]
+    return ""
 
 
 def _served(status: Json, ends: Json) -> bool | None:

@@ -3,6 +3,7 @@
     nodes ─┐                    metrics-server, dcgm-exporters
     pods  ─┼─► rows in memory ──────────┴─► Reading
     events ┘        └─► changed ─► discovery of replicas
+    inference pools, where they are asked for: which pods belong together, and at which ports
 
 Each watch is a task of its own, so one that is refused does not delay the others; a reading never
 waits for the API server. Tasks begin with the first reading, on the loop that asks for it.
@@ -18,11 +19,13 @@ from typing import Final
 
 from holdfast.core.gpu import DEVICES_MAX, GpuUse, use_of
 from holdfast.core.view.layers import DesiredReplicas, Group, Host, Part, Placed, Reading
+from holdfast.core.view.pod_pools import NO_POOLS, PodPools
 from holdfast.core.view.selectors import parse_selector
 from holdfast.core.view.staleness import PLACED, WISHES
 from holdfast.sources.kubernetes.api import KubernetesApi, KubernetesApiError
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.event_warnings import FIELDS, EventWarning, newest, read_event
+from holdfast.sources.kubernetes.inference_pools import InferencePools
 from holdfast.sources.kubernetes.nodes import Node, read_node
 from holdfast.sources.kubernetes.object_watch import ObjectWatch
 from holdfast.sources.kubernetes.pods import Pod, read_pod
@@ -86,6 +89,9 @@ class KubernetesSource:
             forgets=True,
             marked=False,
         )
+        self._pools: InferencePools | None = None
+        if config.inference_pools:
+            self._pools = InferencePools(*told, self._change, chance)
         self._usage = MemoryUsage(*told)
         self._exporters = GpuExporters(*told)
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,6 +110,7 @@ class KubernetesSource:
                 self._events.run(),
                 self._usage.run(),
                 self._exporters.run(),
+                *(self._pools.runs() if self._pools is not None else ()),
             )
             self._tasks = [asyncio.create_task(run) for run in runs]
 
@@ -141,8 +148,12 @@ class KubernetesSource:
 
     async def _first_lists(self) -> None:
         seen = 0
-        while not all(watch.listed or watch.failing for watch in self._watches()):
+        while not self._settled():
             seen = await self.changed(seen)
+
+    def _settled(self) -> bool:
+        pools = self._pools is None or self._pools.settled
+        return pools and all(watch.listed or watch.failing for watch in self._watches())
 
     def _watches(self) -> tuple[ObjectWatch[Node], ObjectWatch[Pod], ObjectWatch[EventWarning]]:
         return self._nodes, self._pods, self._events
@@ -155,8 +166,21 @@ class KubernetesSource:
     def glance(self) -> Reading:
         """A reading of hosts and pods only, without sums: cheap enough to call often."""
         hosts = tuple(node.host for node in self._nodes.rows.values())
-        placed = tuple(pod.placed for pod in self._pods.rows.values() if pod.chosen)
-        return Reading(self.name, self.kind, time.time(), hosts=hosts, placed=placed)
+        placed = tuple(pod.placed for pod in self._pods.rows.values() if self._is_chosen(pod))
+        pools = self._known_pools()
+        return Reading(self.name, self.kind, time.time(), hosts=hosts, placed=placed, pools=pools)
+
+    def _known_pools(self) -> PodPools:
+        return NO_POOLS if self._pools is None else self._pools.pools()
+
+    def _is_chosen(self, pod: Pod) -> bool:
+        """Whether it may be a replica: by its own labels, or because an inference pool has it.
+
+        A replica stays one when its pool is deleted: only what ends it, or discovery, ends that.
+        """
+        if pod.chosen or self._pools is None:
+            return pod.chosen
+        return self._pools.takes(pod.placed) or bool(self.replica_of(pod.placed.id))
 
     def reading(self) -> Reading:
         """Build a full reading of all that is known now."""
@@ -167,7 +191,9 @@ class KubernetesSource:
         gpus = self._exporters.pods()
         kept: _Kept = {}
         placed = tuple(
-            self._enriched(pod, about_pods, gpus, kept) for pod in pods.values() if pod.chosen
+            self._enriched(pod, about_pods, gpus, kept)
+            for pod in pods.values()
+            if self._is_chosen(pod)
         )
         self._made = kept
         hosts = self._hosts(newest(warnings, "Node"))
@@ -181,12 +207,14 @@ class KubernetesSource:
             hosts=hosts,
             placed=placed,
             wishes=_wishes(pods.values(), about_pods),
-            notes=self._notes(warnings),
+            notes=self._notes(warnings, placed),
+            pools=self._known_pools(),
         )
 
     def _parts(self, now: float) -> tuple[Part, ...]:
         watched = tuple(watch.part(now) for watch in self._watches())
-        return (*watched, *self._usage.parts(), *self._exporters.parts())
+        pools = () if self._pools is None else (self._pools.part(now),)
+        return (*watched, *pools, *self._usage.parts(), *self._exporters.parts())
 
     def _enriched(
         self,
@@ -268,8 +296,11 @@ class KubernetesSource:
             devices=tuple(found[:DEVICES_MAX]),
         )
 
-    def _notes(self, warnings: Iterable[EventWarning]) -> tuple[str, ...]:
+    def _notes(
+        self, warnings: Iterable[EventWarning], placed: tuple[Placed, ...]
+    ) -> tuple[str, ...]:
         notes = [self._usage.absent] if self._usage.absent else []
+        notes += self._pools.notes(placed) if self._pools is not None else ()
         for watch in self._watches():
             if watch.left_out and watch is not self._events:
                 told = f"there are more {watch.name} than the {len(watch.rows)} that are kept"
