@@ -424,8 +424,9 @@ class World:
             if record is None or record.runs.get(run.attempt) is not run:
                 continue
             streams = True
-            silent = now - (run.parked_at or max(last, run.first_at))
+            silent = now - max(run.parked_at or max(last, run.first_at), run.excused_at)
             if silent >= run.silence_max:
+                run.excused_at = now
                 tokens = engine.produced(run, now)
                 self._tell_flow(Silent(record.request.id, run.attempt, tokens), now)
             elif not doubted and silent > min(run.silence_max // 2, QUIET_MAX):
