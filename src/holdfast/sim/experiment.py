@@ -9,7 +9,7 @@ from holdfast.core.plan.faults import FaultSchedule
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import Replica
 from holdfast.sim.canaries import CANARY_OUTPUT, CANARY_PROMPT
-from holdfast.sim.deploy.simulated_scaling import ModelScaling
+from holdfast.sim.deploy.autoscaler_driver import ModelScaling
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.results import Slo
 from holdfast.sim.weight_store import LoadingConfig

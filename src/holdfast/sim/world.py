@@ -55,8 +55,8 @@ from holdfast.core.request.flow import Flow
 from holdfast.core.types import MILLISECOND, SECOND, Halt, Request, State, nanos
 from holdfast.sim.canaries import SimulatedCanaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
-from holdfast.sim.deploy.simulated_scaling import EVERY as SCALING_EVERY
-from holdfast.sim.deploy.simulated_scaling import SimulatedScaling
+from holdfast.sim.deploy.autoscaler_driver import EVERY as SCALING_EVERY
+from holdfast.sim.deploy.autoscaler_driver import SimulatedScaling
 from holdfast.sim.engine import Engine
 from holdfast.sim.experiment import Experiment, Observer
 from holdfast.sim.hosts.shared_host import HostedEngine, SharedHost

@@ -12,7 +12,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.config.models import ModelSection
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import ConfigError, Replica, require
-from holdfast.sim.deploy.simulated_scaling import ModelScaling
+from holdfast.sim.deploy.autoscaler_driver import ModelScaling
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
 from holdfast.sim.results import Slo

@@ -87,7 +87,7 @@ def _request(steps: Sequence[Any], row: Mapping[str, Any]) -> MeasuredRequest | 
     tokens = (row.get("prompt_tokens") or row.get("asked_prompt_tokens"), row.get("output_tokens"))
     if row.get("outcome") != "success" or step.get("refused") or None in (*times, *tokens):
         return None
-    values = [float(value) for value in (*times, *tokens)]
+    values = [float(value) for value in (*times, *tokens) if value is not None]
     if not all(map(isfinite, values)):
         raise ValueError("not a number")
     arrived, first, last, prompt, output = values
