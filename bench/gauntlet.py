@@ -51,7 +51,7 @@ import uvloop
 
 from fault_load import Load, Shot, poisson, short_prompts, summary
 from gateway_processes import PeerError
-from gauntlet_fleet import TOKENS, Behind, Launchers, behind, launched
+from gauntlet_fleet import STAND_IN, TOKENS, Behind, Launchers, behind, launched
 from gauntlet_report import closing_line, missed, show_own, show_peers, totals
 from gauntlet_trials import (
     BUSY_RATE,
@@ -86,6 +86,7 @@ class Job:
     seconds: float
     warm_up_s: float
     stream: bool
+    stand_in: tuple[str, ...] = STAND_IN
 
     def rng(self) -> Random:
         """The same for every gateway, so that all are asked the same at the same times."""
@@ -152,14 +153,14 @@ async def strike(fleet: Launchers | Behind, job: Job, rng: Random) -> dict[str, 
     sending = loop.create_task(load.run(shots))
     await asyncio.sleep(due - loop.time())
     before = summary([shot for shot in load.shots if shot.ended])
-    onset = loop.time()
+    onset, onset_at = loop.time(), time.time()
     strikes = (asyncio.to_thread(replica.strike, trial.fault) for replica, trial in struck)
     await asyncio.gather(*strikes)
     row: dict[str, Any] = {}
     if isinstance(fleet, Launchers):
         watched = Watched({replica.name: Sick(trial) for replica, trial in struck})
         await watch(fleet, watched, onset, (job.seconds, seconds), sending)
-        row |= verdict(watched)
+        row |= verdict(watched, onset_at)
     await asyncio.wait([sending])  # a trial for naming may have ended it
     await load.settle(SETTLE_S)
     return row | harm(load.shots, onset, job.seconds) | {"warm_up": before}
@@ -228,9 +229,10 @@ def canary_tokens(rows: dict[str, dict[str, Any]], sick: set[str]) -> tuple[int,
     return sum(one["tokens"] for one in told), sum(one["users_tokens"] for one in told)
 
 
-def verdict(watched: Watched) -> dict[str, Any]:
+def verdict(watched: Watched, onset_at: float = 0.0) -> dict[str, Any]:
     """What was reported, and whether that is right; of a pair both, and the later time."""
     sick = watched.sick.values()
+    opened = [at - onset_at for one in sick if (at := one.incident.get("opened_at")) is not None]
     times = [one.named_s for one in sick if one.named_s is not None]
     causes = [one.incident.get("cause") for one in sick]
     classes = sorted({str(one.incident["class"]) for one in sick if one.incident})
@@ -238,6 +240,7 @@ def verdict(watched: Watched) -> dict[str, Any]:
     return {
         "sick": "+".join(watched.sick),
         "last_request_s": watched.last_request_s,
+        "opened_s": max(opened) if len(opened) == len(sick) else None,  # by the incident's clock
         "named_s": max(times) if len(times) == len(sick) else None,
         "class": "+".join(classes) or None,
         "cause": "+".join(str(cause) for cause in causes) if any(causes) else None,
@@ -282,7 +285,7 @@ def _fleet(job: Job, rng: Random) -> Any:
     if job.gateway != "holdfast":
         return behind(job.gateway, rng)
     compared = any(trial.comparison for trial in trials_of(job.fault))
-    return launched(rng, {"comparison": {}} if compared else {})
+    return launched(rng, {"comparison": {}} if compared else {}, job.stand_in)
 
 
 def run_all(jobs: Sequence[Job], at_once: int) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -89,24 +89,33 @@ class Launchers:
         return told
 
 
+def fleet_text(
+    ports: tuple[int, int], model: dict[str, Any], stand_in: Sequence[str] = STAND_IN
+) -> bytes:
+    """The fleet file of ``launched``, with these ports of the gateway and of operators."""
+    command = [sys.executable, "-c", _RUN, "--host", "{host}", "--port", "{port}"]
+    command += ["--side-port", "0", *stand_in]
+    section = {"name": _MODEL, "engine": "vllm", "launch": {"replicas": COUNT}, **model}
+    section["launch"] = {**section["launch"], "command": command}
+    told = {
+        "gateway": {"listen": f"127.0.0.1:{ports[0]}", "workers": 1},
+        "admin": {"listen": f"127.0.0.1:{ports[1]}"},
+        "chaos": {"enabled": True},  # game days are played on it
+        "models": [section],
+    }
+    return orjson.dumps(told)  # JSON is YAML
+
+
 @contextlib.contextmanager
-def launched(rng: Random, model: dict[str, Any]) -> Iterator[Launchers]:
+def launched(
+    rng: Random, model: dict[str, Any], stand_in: Sequence[str] = STAND_IN
+) -> Iterator[Launchers]:
     """Holdfast and its stand-ins, all ready; ended on the way out whatever happens."""
     listen, admin = free_ports(2, rng)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        command = [sys.executable, "-c", _RUN, "--host", "{host}", "--port", "{port}"]
-        command += ["--side-port", "0", *STAND_IN]
-        section = {"name": _MODEL, "engine": "vllm", "launch": {"replicas": COUNT}, **model}
-        section["launch"] = {**section["launch"], "command": command}
-        told = {
-            "gateway": {"listen": f"127.0.0.1:{listen}", "workers": 1},
-            "admin": {"listen": f"127.0.0.1:{admin}"},
-            "chaos": {"enabled": True},  # game days are played on it
-            "models": [section],
-        }
         config = folder / "fleet.yaml"
-        config.write_bytes(orjson.dumps(told))  # JSON is YAML
+        config.write_bytes(fleet_text((listen, admin), model, stand_in))
         log = stack.enter_context((folder / "serve.log").open("wb"))
         serve = [sys.executable, "-m", "holdfast", "serve", "-c", str(config)]
         process = subprocess.Popen(

@@ -4,11 +4,12 @@
     python bench/twin_faults.py --store FILE --runs 0          # what the file has, nothing is run
 
 Live is a trial of ``bench/gauntlet.py``: four stand-ins that Holdfast launched, 40 streams per
-second, one struck out of band after a warm-up. Simulated is the same fleet, traffic and fault,
-driven by the same core with diagnosis that acts (``bench/diagnosis_sim.py``). Harmed is on both
-sides whoever was under way at the onset or sent within 20 s after it and got an error, a wrong or
-short answer, or one later than 1.5 s. Detection is the time from the onset to the first incident of
-the struck replica; live it is read four times a second.
+second, one struck out of band after a warm-up. They advance in batches of 10 ms a step, a law that
+the simulator has too. Simulated is the twin of the same fleet file (``holdfast.twin``), with the
+same arrivals and the fault at the same time, and diagnosis that acts. Harmed is on both sides
+whoever was under way at the onset or sent within 20 s after it and got an error, a wrong or short
+answer, or one later than 1.5 s. Detection is the time from the onset to the first incident of the
+struck replica, by the incident's own clock.
 
 A live run takes more than a minute, and ten of eight faults more than an hour, so each is written
 to the file as soon as it has ended. Started again with the same file, only what is missing is run;
@@ -16,40 +17,57 @@ a run that could not be made is told, not kept, and tried again the next time.
 
 Printed is for each fault: the mean harmed share live and simulated, the 90 % interval of their
 difference (Welch), the median times to detection, and the causes. Held against them: the interval
-lies within 2 points of none, the medians differ by at most 30 % or half a second (the live reading
-is no finer), the cause is the same. Exit status 1 where one of them is missed; faults with fewer
-than two live runs have no interval and are told as not judged.
+lies within 2 points of none, the medians differ by at most 30 % or half a second (strike and notice
+take a live fleet some of that), the cause is the same. Exit status 1 where one of them is missed;
+faults with fewer than two live runs have no interval and are told as not judged.
 """
 
 import argparse
 import json
 import os
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, median, variance
 from typing import Any, Final
 
+from orjson import loads
 from rich.console import Console
 from rich.table import Table
 
-from diagnosis_sim import NONE, gauntlet_experiment
+from diagnosis_sim import GAUNTLET, NONE
 from fault_load import LATE_S
-from gauntlet import Job, line_of, run_all
+from gauntlet import NAMED_S, Job, line_of, run_all, shots_of
+from gauntlet_fleet import COUNT, TOKENS, fleet_text
 from gauntlet_trials import SHAPES, TRIALS
+from holdfast.config.files import load_text
+from holdfast.config.fleet_file import FleetFile
+from holdfast.core.health.answer_comparison import ComparingConfig
 from holdfast.core.messages import Finish
 from holdfast.core.types import nanos, seconds
-from holdfast.sim.diagnosis import DiagnosisDriver
+from holdfast.sim.diagnosis import DiagnosisDriver, ObservationModel
+from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
+from holdfast.sim.random_streams import stream
+from holdfast.sim.weight_store import LoadingConfig
+from holdfast.sim.workload import Workload
 from holdfast.sim.world import World
+from holdfast.twin.fleet_model import fleet_twin
 
 FAULTS: Final = ("crash", "sigstop", "hang", "stall", "slow", "cut", "garbage", "500-instant")
 SHAPE: Final = SHAPES["stream"]
+# A step of 10 ms whatever the batch holds: a law that both sides have.
+LAW: Final = EngineParameters(
+    step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0
+)
+STAND_IN: Final = ("--step-ms", "10", "--tokens", str(TOKENS))
 SHARE_OFF_MAX: Final = 0.02  # of the harmed share: both ends of the interval
 DELAY_OFF_MAX: Final = 0.3  # of the median time to detection
-DELAY_FINE_S: Final = 0.5  # twice the time between two live readings: less is no difference
+DELAY_FINE_S: Final = 0.5  # to strike and to notice takes a live fleet some of it
 # Student's t, 95 % one-sided (90 % two-sided), by degrees of freedom; beyond, the last is on the
 # safe side.
 _T: Final = (
@@ -73,9 +91,46 @@ class Trial:
 # --- simulated ------------------------------------------------------------------------------------
 
 
+def trace_of(job: Job, folder: Path) -> Path:
+    """The arrivals of a live trial as a trace, written to this folder."""
+    rng = job.rng()
+    rng.sample(range(COUNT), 1)  # a live trial chooses its replica first
+    shots, _ = shots_of(job, rng, 0.0, NAMED_S)
+    path = folder / "arrivals.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        for shot in shots:
+            prompt = loads(shot.body)["messages"][0]["content"].split()
+            row = {"timestamp": round(shot.due * 1e3), "input_length": len(prompt)}
+            file.write(json.dumps(row | {"output_length": TOKENS}) + "\n")
+    return path
+
+
+def experiment_of(fault: str, run: int, trace: Path) -> tuple[Experiment, ObservationModel]:
+    """The twin of the gauntlet's fleet with one fault, and what can be seen of it."""
+    live = GAUNTLET[fault]
+    model = {"comparison": {}} if live.comparison else {}
+    file = load_text("fleet.yaml", fleet_text((1, 2), model, STAND_IN).decode(), FleetFile)
+    workload = Workload(rate=SHAPE.rate, trace=str(trace))
+    twin = fleet_twin(file, None, traffic={"m": workload}, engines={"m": LAW})
+    sick = stream(run, fault, "sick").choice(twin.members()).id
+    # The rounds of control and gateways begin with the simulation: strike between two of them.
+    onset_s = SHAPE.warm_up_s + stream(run, fault, "onset").random()
+    setup = twin.experiment(onset_s + NAMED_S, faults=[live.fault(sick, nanos(onset_s))])
+    seen = ObservationModel(
+        limit_declared=False, comparison=ComparingConfig() if live.comparison else None
+    )
+    return replace(setup, loading=LoadingConfig(start_s=1.0, size_gb=0.0)), seen
+
+
 def simulate(fault: str, run: int) -> Trial:
     """One run in the simulator."""
-    experiment, model = gauntlet_experiment(fault, run)
+    with tempfile.TemporaryDirectory() as folder:
+        experiment, model = experiment_of(fault, run, trace_of(job_of(fault, run), Path(folder)))
+        return simulated_trial(experiment, model, fault, run)
+
+
+def simulated_trial(experiment: Experiment, model: ObservationModel, fault: str, run: int) -> Trial:
+    """Run a fleet with a fault, and read who was harmed and what diagnosis said."""
     world = World(experiment, run)
     onset, struck = experiment.faults.faults[0].at, experiment.faults.faults[0].target
     until, late = onset + nanos(SHAPE.seconds), nanos(LATE_S)
@@ -113,13 +168,13 @@ def simulate(fault: str, run: int) -> Trial:
 def job_of(fault: str, run: int) -> Job:
     """One trial of the gauntlet; its run is its seed, so that each has other arrivals."""
     how = (SHAPE.rate, SHAPE.seconds, SHAPE.warm_up_s, SHAPE.stream)
-    return Job("holdfast", fault, "", run, 0, *how)
+    return Job("holdfast", fault, "", run, 0, *how, stand_in=STAND_IN)
 
 
 def live_trial(row: dict[str, Any]) -> Trial:
     """What the gauntlet measured, in this benchmark's words."""
     cause = row["cause"] or NONE
-    told = (row["share"], row["requests"], row["named_s"], cause)
+    told = (row["share"], row["requests"], row["opened_s"], cause)
     return Trial(row["fault"], row["seed"], *told)
 
 

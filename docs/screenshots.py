@@ -31,16 +31,17 @@ SHOTS: Final = (
     ("web-model", "/ui/models/parler-tts", "light", 940),
     ("web-incident", "/ui/incidents/inc-000007", "light", 800),
     ("web-stream", "/ui/stream", "light", 460),
-    ("web-whatif", "/ui/plan", "light", 860),
+    ("web-whatif", "/ui/plan", "light", 900),
 )
 
 
 def _ask(page: Any) -> None:
     page.wait_for_selector("#w-model option", state="attached")
-    page.fill("#w-rate", "20")
+    page.fill("#w-rate", "10")
     page.fill("#w-traffic", "2")
     page.fill("#w-replicas", "4")
     page.select_option("#w-zone", index=1)
+    page.fill("#w-seeds", "3")
     page.click("button.main")
     page.wait_for_selector("h2:text-is('Planned')", timeout=60_000)
 

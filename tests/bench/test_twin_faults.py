@@ -17,11 +17,25 @@ def trial(twin, run=1, share=0.01, delay_s=5.0, cause="hung", fault="hang"):
 def test_a_simulated_hang_harms_few_and_is_named(twin):
     told = twin.simulate("hang", 3)
     assert told.requests > 700
-    assert 0.0 < told.share < 0.03
+    assert told.share < 0.01
     assert told.cause == "hung"
     assert told.delay_s is not None
     assert 1.0 < told.delay_s < 15.0
     assert twin.simulate("hang", 3) == told
+
+
+def test_the_simulated_fleet_is_asked_what_the_live_one_is(twin, tmp_path):
+    path = twin.trace_of(twin.job_of("cut", 2), tmp_path)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows[0]["timestamp"] < 1_000
+    assert 54_000 < rows[-1]["timestamp"] < 55_000  # 10 s before the onset, 45 s after it
+    assert len(rows) == pytest.approx(40 * 55, rel=0.1)
+    assert {row["output_length"] for row in rows} == {20}
+    assert min(row["input_length"] for row in rows) >= 6
+    setup, _ = twin.experiment_of("cut", 2, path)
+    assert [one.id for one in setup.replicas] == ["m-1", "m-2", "m-3", "m-4"]
+    assert setup.canary_output == 8  # as the fleet file's canary asks for
+    assert 10.0 <= setup.faults.faults[0].at / 1e9 < 11.0
 
 
 def test_the_interval_is_of_the_difference_of_the_means(twin):
@@ -72,7 +86,7 @@ def test_what_was_run_is_not_run_again_and_what_failed_is(twin, tmp_path, monkey
         row = {"gateway": "holdfast", "fault": job.fault, "start": "", "seed": job.seed}
         if job.fault == "hang" and len(asked) == 2:
             return [row | {"problem": "no port was free"}]
-        told = {"share": 0.01, "requests": 800, "named_s": 3.0, "cause": "hung"}
+        told = {"share": 0.01, "requests": 800, "opened_s": 3.0, "cause": "hung"}
         return [row | told | {"problem": "", "right": True, "expected": "hung"}]
 
     monkeypatch.setattr(twin, "run_all", run_all)

@@ -180,3 +180,27 @@ def test_a_bad_sweep_is_refused(run, twin, arguments, told):
     refused = run("sweep", *twin, *CALM, *arguments)
     assert refused.exit_code == 2, refused.output
     assert told in refused.stderr
+
+
+def test_an_autoscaler_is_tried_and_its_keys_are_in_the_diff(run, twin):
+    told = run("what-if", *twin, *CALM, "--autoscale", "1..3", "--no-diagnosis")
+    assert told.exit_code == 0, told.output
+    assert "+    scaling: {min: 1, max: 3}" in told.output
+    assert "replicas, mean" in told.output
+    assert "its autoscaler decides as in the fleet, 1 to 3 replicas" in " ".join(
+        told.output.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("2-6", "--autoscale: is '2-6'; write MIN..MAX, such as 2..6; or off"),
+        ("5..6", "outside of what scaling allows"),
+        ("6..2", "scaling.max"),
+    ],
+)
+def test_bad_bounds_of_an_autoscaler_are_told(run, twin, given, said):
+    told = run("what-if", *twin, *CALM, "--autoscale", given)
+    assert told.exit_code != 0
+    assert said in told.output

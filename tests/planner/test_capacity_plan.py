@@ -4,7 +4,9 @@ import pytest
 
 from holdfast.core.types import ConfigError
 from holdfast.planner import PLANS
+from holdfast.planner.capacity.bench_speed import speed_of_bench
 from holdfast.planner.question import UnderspecifiedError
+from twin_data import LAW, measured
 
 CHAT = {"rate": 40, "prompt": 500, "output": 200, "speed": "vllm-llama-3.1-8b"}
 
@@ -119,6 +121,61 @@ def test_a_benchmark_says_how_fast_an_engine_is(tmp_path):
     path.write_text("{")
     with pytest.raises(ConfigError, match="is no JSON"):
         ask(rate=10, prompt=500, output=100, bench=str(path))
+
+
+def holdfast_bench(path, count=150, **changes):
+    """A file of 'holdfast bench', of an engine whose law is known."""
+    rows = [
+        {
+            "step": 0,
+            "arrived_s": one.arrived_s,
+            "first_s": one.first_s,
+            "last_s": one.last_s,
+            "prompt_tokens": one.prompt,
+            "output_tokens": one.output,
+            "replica": one.replica,
+            "outcome": "success",
+        }
+        for one in measured(LAW, 5.0, count)
+    ]
+    rows.append({"step": 0, "arrived_s": 1.0, "outcome": "failure"})
+    step = {"name": "5 requests/s", "mode": "open", "counted_from_s": 2.0, "refused": ""}
+    told = {"format": "holdfast-bench", "version": 1, "steps": [step], "requests": rows}
+    path.write_text(json.dumps(told | changes))
+    return told
+
+
+def test_a_file_of_holdfast_bench_says_what_a_step_takes_in_any_batch(tmp_path):
+    path = tmp_path / "mine.json"
+    holdfast_bench(path)
+    speed = speed_of_bench(path, 16)
+    assert speed.batch_max == 16
+    for batch in (2, 6):
+        real = LAW.step_ms + LAW.per_sequence_ms * batch + LAW.per_kv_token_ms * 200 * batch
+        assert speed.step(batch, 200.0 * batch) == pytest.approx(real, rel=0.1)
+    assert 1 <= speed_of_bench(path, None).batch_max <= 30  # what was seen, and no more
+    answer = ask(rate=10, prompt=100, output=40, bench=str(path))
+    assert answer.figures["replicas"] >= 1
+    assert any("fitted to 150 answers" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"requests": []}, "has 0 answered requests; measure 50 or more"),
+        ({"requests": None}, "has no steps and requests"),
+        ({"requests": [{"step": 3}]}, r"requests\[0\] is damaged \(IndexError\)"),
+        ({"steps": [{"refused": "the client was late"}]}, "has 0 answered requests"),
+    ],
+)
+def test_a_bench_file_that_is_no_measurement_is_told(tmp_path, changes, said):
+    path = tmp_path / "mine.json"
+    holdfast_bench(path, **changes)
+    with pytest.raises(ConfigError, match=said):
+        speed_of_bench(path, None)
+    path.write_text("[1]")
+    with pytest.raises(ConfigError, match="is no JSON object"):
+        speed_of_bench(path, None)
 
 
 def test_what_is_missing_is_named():

@@ -20,7 +20,7 @@ def bench(monkeypatch):
 @pytest.fixture
 def tiny(bench, monkeypatch):
     """The whole of it, in seconds."""
-    scale = bench.Scale(seeds=1, periods_s=(1.0,), loads=(0.0,), cost_s=400.0, pools=1, hours=2.0)
+    scale = bench.Scale(seeds=1, periods_s=(1.0,), loads=(0.0,), cost_s=800.0, pools=1, hours=2.0)
     monkeypatch.setattr(bench, "QUICK", scale)
     monkeypatch.setattr(bench.faults, "POOLS", 4)
     monkeypatch.setattr(bench.faults, "COST_LOADS", (0.0, 0.9))

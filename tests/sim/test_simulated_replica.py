@@ -91,7 +91,7 @@ def test_a_host_that_is_gone_runs_nothing(kind: FaultKind) -> None:
     ("kind", "attribute"),
     [
         (FaultKind.WRONG_OUTPUT, "wrong"),
-        (FaultKind.GARBAGE, "wrong"),
+        (FaultKind.GARBAGE, "garbles"),
         (FaultKind.OOM, "dies_at_request"),
         (FaultKind.LOAD_STALL, "stalls_loading"),
         (FaultKind.HANG, "hung"),
@@ -180,7 +180,8 @@ def test_flaky_faults_fail_their_share_of_the_attempts() -> None:
 
 def test_a_cut_comes_after_so_many_tokens_and_spares_shorter_answers() -> None:
     assert spoiled(50, fault(FaultKind.CUT, tokens=20)) == (20, Kind.CUT, False)
-    assert spoiled(20, fault(FaultKind.CUT, tokens=20)) == (20, None, False)
+    assert spoiled(19, fault(FaultKind.CUT, tokens=20)) == (19, None, False)
+    assert spoiled(20, fault(FaultKind.CUT, tokens=20)) == (20, Kind.CUT, False)  # without an end
     assert spoiled(50, fault(FaultKind.CUT)) == (1, Kind.CUT, True)
 
 
@@ -189,9 +190,20 @@ def test_an_empty_answer_has_no_content_however_short_it_was_to_be() -> None:
     assert spoiled(1, fault(FaultKind.EMPTY)) == (1, Kind.EMPTY, True)
 
 
-def test_garbage_is_recognised_after_a_while() -> None:
-    assert spoiled(100, fault(FaultKind.GARBAGE)) == (GARBAGE_TOKENS, Kind.DEGENERATE, False)
+def test_garbage_is_rejected_before_anybody_sees_it() -> None:
+    assert spoiled(100, fault(FaultKind.GARBAGE)) == (GARBAGE_TOKENS, Kind.DEGENERATE, True)
     assert spoiled(5, fault(FaultKind.GARBAGE)) == (5, None, False)  # too short: it passes for one
+    for output in (5, 100):
+        run = EngineRun(None, "r0", 0, 10, output)
+        Bench().ail(fault(FaultKind.GARBAGE)).spoil(run)
+        assert run.wrong  # answers that began before it are right
+
+
+def test_a_stream_that_stalls_at_its_last_token_has_no_end() -> None:
+    for output, parks in ((50, True), (20, True), (19, False)):
+        run = EngineRun(None, "r0", 0, 10, output)
+        Bench().ail(fault(FaultKind.STALL, tokens=20)).spoil(run)
+        assert run.parks is parks
 
 
 def test_the_worst_of_several_faults_decides() -> None:

@@ -66,6 +66,39 @@ def test_faults_alone_are_compared_with_a_fleet_without_them_and_incidents_are_t
     assert both.to_dict()["incidents"]["before"] != []
 
 
+SCALING = "models.llama.scaling"
+
+
+def test_an_autoscaler_adds_what_a_rush_needs_and_that_is_paid_for():
+    plan = replace(PLAN, duration_s=180.0, seeds=1)
+    answer = what_if(baseline(), Change({SCALING: {"min": 2, "max": 4}}), plan)
+    found = rows(answer)
+    assert found["replicas"].before.mean == 2.0
+    assert 2.5 < found["replicas"].after.mean < 4.0  # it began with two, and a start takes a while
+    assert found["first_token_p95_s"].after.mean < found["first_token_p95_s"].before.mean
+    assert found["failed"].after.mean == 0
+    assert answer.replicas == (2, 2)
+    assert answer.cost_per_hour[0] == 5.0
+    assert answer.cost_per_hour[1] == pytest.approx(2.5 * found["replicas"].after.mean)
+    assert "scaling" in answer.diff
+    assert any("autoscaler decides as in the fleet, 2 to 4 replicas" in n for n in answer.notes)
+
+
+def test_an_autoscaler_takes_away_what_nobody_needs_and_fails_nobody():
+    calm = {"min": 1, "max": 4, "up_window_s": 5, "down_window_s": 30, "tokens_per_s": 5_000}
+    edits = {REPLICAS: 4, SCALING: calm}
+    plan = replace(PLAN, duration_s=120.0, seeds=1)
+    answer = what_if(baseline(replace(RUSH, rate=1.0)), Change(edits), plan)
+    found = rows(answer)
+    assert found["replicas"].after.mean < 2.5
+    assert found["failed"].after.mean == found["refused"].after.mean == 0
+
+
+def test_an_autoscaler_that_begins_outside_of_its_bounds_is_refused():
+    with pytest.raises(ConfigFileError, match="outside of what scaling allows"):
+        what_if(baseline(), Change({SCALING: {"min": 3, "max": 4}}), PLAN)
+
+
 def test_a_change_that_the_fleet_file_refuses_is_refused_with_its_field():
     with pytest.raises(ConfigFileError, match="routing: is 'nope'"):
         what_if(baseline(), Change({"models.llama.routing": "nope"}), PLAN)

@@ -122,8 +122,7 @@ class SimulatedCanaries:
         verdict = CanaryVerdict.WRONG if unit.wrong or run.wrong else CanaryVerdict.PASS
         if run.ends_as is not None:
             verdict = CanaryVerdict.WRONG if run.ends_as is Kind.DEGENERATE else CanaryVerdict.FAIL
-        garbled = unit.truncates is not None and unit.truncates[0] is Kind.DEGENERATE
-        self.endings[unit.replica.id] = (Kind.DEGENERATE if garbled else run.ends_as, 0)
+        self.endings[unit.replica.id] = (Kind.DEGENERATE if unit.garbles else run.ends_as, 0)
         began, beside = self._out[unit.replica.id]
         told = CanaryResult(
             unit.replica.id,

@@ -436,7 +436,7 @@ class DiagnosisDriver:
         if peer is None:
             return
         other = self._world.units[peer]
-        lies = other.wrong or self._peers.random() < other.wrong_share
+        lies = other.wrong or other.garbles or self._peers.random() < other.wrong_share
         agreed = not (self._world.records[finish.request_id].wrong or lies)
         comparing.begin()
         comparing.end(name, peer, agreed, now)

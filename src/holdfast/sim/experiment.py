@@ -9,6 +9,7 @@ from holdfast.core.plan.faults import FaultSchedule
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import Replica
 from holdfast.sim.canaries import CANARY_OUTPUT, CANARY_PROMPT
+from holdfast.sim.deploy.autoscaler_driver import ModelScaling
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.results import Slo
 from holdfast.sim.weight_store import LoadingConfig
@@ -38,6 +39,8 @@ class Experiment:
     canaries: bool = True
     canary_prompt: int = CANARY_PROMPT  # tokens
     canary_output: int = CANARY_OUTPUT  # tokens
+    # By model; its replicas beyond the first so many are added when its autoscaler asks for them.
+    scaling: tuple[ModelScaling, ...] = ()
 
     def whole_flow(self) -> FlowConfig:
         """The flow's config with a lane for every model, as a gateway builds it from its file."""

@@ -25,6 +25,7 @@ class EngineRun:
         "attempt",
         "computed",
         "ends_as",
+        "excused_at",
         "first_at",
         "mute",
         "output",
@@ -53,6 +54,7 @@ class EngineRun:
         self.first_at = 0
         self.silence_max = 0
         self.sent_at = 0
+        self.excused_at = 0  # when its silence was told last: patience lasts as long again
         self.ends_as: Kind | None = None  # a failure planned for it by a fault
         self.mute = False  # that failure comes before any content
         self.parks = False  # a fault stops it after its last token instead of ending it

@@ -197,6 +197,7 @@ class Results:
     prompt_blocks: int = 0  # of all prompts, where engines have a prefix cache
     reused_blocks: int = 0  # of those, computed before and still in that engine's memory
     digest: str = ""  # of the event log, where one was kept
+    replica_seconds: dict[str, float] = field(default_factory=dict)  # by model
 
     def add(self, record: RequestRecord) -> None:
         """Add one finished request to the account of its phase."""
@@ -244,7 +245,13 @@ class Results:
             "events": self.events,
             "prefix_reuse": self.prefix_reuse,
             "digest": self.digest,
+            "replicas": self.replicas(),
         }
+
+    def replicas(self) -> dict[str, float]:
+        """How many replicas each model had, on average."""
+        span_s = self.duration / SECOND
+        return {model: used / span_s for model, used in self.replica_seconds.items()}
 
 
 __all__ = ["PHASES", "Detection", "Detections", "PhaseAccount", "Results", "Slo", "quantiles"]

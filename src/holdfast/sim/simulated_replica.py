@@ -13,7 +13,7 @@ from holdfast.core.types import MILLISECOND, Replica, nanos
 from holdfast.sim.engine import Engine
 from holdfast.sim.request_record import EngineRun
 
-GARBAGE_TOKENS: Final = 32  # a degenerate stream is recognised after so many tokens
+GARBAGE_TOKENS: Final = 16  # of an opening that repeats: held back so long, then rejected
 ANSWER_AT_ONCE: Final = MILLISECOND  # a 500 or a 429 that costs the replica nothing
 REFUSED_AFTER: Final = MILLISECOND // 5  # a closed port answers within a round trip
 CONNECT_TIMEOUT: Final = nanos(1.0)  # a partition: nobody answers at all
@@ -21,6 +21,7 @@ CONNECT_TIMEOUT: Final = nanos(1.0)  # a partition: nobody answers at all
 _SILENT: Final = frozenset(
     (FaultKind.HANG, FaultKind.PARTITION, FaultKind.STOP)
 )  # nothing comes out any more
+_UNSEEN: Final = (Kind.EMPTY, Kind.DEGENERATE)  # rejected before a client sees a word
 _DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS, FaultKind.REGION_LOSS)
 
 
@@ -38,6 +39,7 @@ class SimulatedReplica:
         "incarnation",
         "instant",
         "next_check",
+        "next_doubt",
         "overhead",
         "replica",
         "rng",
@@ -74,12 +76,18 @@ class SimulatedReplica:
         self.truncates: tuple[Kind, int] | None = None  # ends as that after so many tokens
         self.overhead = 0  # nanoseconds on the way to the engine and back
         self.next_check = 0  # the pending look for silent streams, 0 = none
+        self.next_doubt = 0  # no earlier is a stream told that pauses without being silent yet
         self.tokens_seen = 0  # user tokens out, for telling busy from stalled
 
     @property
     def down(self) -> bool:
         """Whether an active fault keeps the host from running anything."""
         return any(fault.kind in _DOWN for fault in self.faults)
+
+    @property
+    def garbles(self) -> bool:
+        """Whether its answers are one token over and over."""
+        return self.truncates is not None and self.truncates[0] is Kind.DEGENERATE
 
     def apply_faults(self, now: int) -> None:
         """Compute the joint effect of the active faults and apply it to the engine."""
@@ -90,7 +98,7 @@ class SimulatedReplica:
         self.frozen = self.serving and FaultKind.STOP in kinds
         lies = kinds.get(FaultKind.WRONG_OUTPUT)
         share = lies.probability if lies is not None else 0.0
-        self.wrong = share >= 1.0 or FaultKind.GARBAGE in kinds
+        self.wrong = share >= 1.0
         self.wrong_share = 0.0 if self.wrong else share
         self.dies_at_request = FaultKind.OOM in kinds
         stall = kinds.get(FaultKind.STALL)
@@ -152,10 +160,13 @@ class SimulatedReplica:
             run.ends_as, run.mute = Kind.SERVER_ERROR, True
         elif self.truncates is not None:
             kind, tokens = self.truncates
-            if tokens < run.output or kind is Kind.EMPTY:
+            # One that breaks off at its last token has no end either.
+            whole = tokens > run.output or (kind is Kind.DEGENERATE and tokens == run.output)
+            run.wrong = run.wrong or kind is Kind.DEGENERATE
+            if not whole or kind is Kind.EMPTY:
                 run.output, run.ends_as = max(1, tokens), kind
-                run.mute = kind is Kind.EMPTY or tokens == 0
-        elif self.stalls is not None and self.stalls < run.output:
+                run.mute = kind in _UNSEEN or tokens == 0
+        elif self.stalls is not None and self.stalls <= run.output:
             run.output, run.parks = max(1, self.stalls), True
             run.mute = self.stalls == 0
 

@@ -6,6 +6,7 @@ modelled; nothing of the decisions is.
 """
 
 import gc
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from holdfast.core.messages import (
     Notice,
     Phase,
     Publish,
+    Quiet,
     ReplicaHalted,
     Report,
     ReportCode,
@@ -53,6 +55,8 @@ from holdfast.core.request.flow import Flow
 from holdfast.core.types import MILLISECOND, SECOND, Halt, Request, State, nanos
 from holdfast.sim.canaries import SimulatedCanaries
 from holdfast.sim.clock import CONTROL, TRAFFIC, WORLD, Clock
+from holdfast.sim.deploy.autoscaler_driver import EVERY as SCALING_EVERY
+from holdfast.sim.deploy.autoscaler_driver import SimulatedScaling
 from holdfast.sim.engine import Engine
 from holdfast.sim.experiment import Experiment, Observer
 from holdfast.sim.hosts.shared_host import HostedEngine, SharedHost
@@ -65,6 +69,9 @@ from holdfast.sim.workload import arrivals
 
 FLOW_TICK: Final = 20 * MILLISECOND
 FLEET_TICK: Final = 200 * MILLISECOND
+SILENCE_EVERY: Final = 50 * MILLISECOND  # how often a gateway looks for streams that went silent
+QUIET_EVERY: Final = SECOND  # and tells of one at a replica that pauses for
+QUIET_MAX: Final = 2 * SECOND  # or half of its patience, if that is less
 MESSAGE_DELAY: Final = MILLISECOND  # between gateway and control, either way
 NOTICES_MAX: Final = 10_000
 _BATCH: Final = 1_000  # finished requests booked at a time
@@ -110,6 +117,9 @@ class World:
         )
         self._canaries.enabled = setup.canaries
         self._canaries.prompt, self._canaries.output = setup.canary_prompt, setup.canary_output
+        self._scaling = SimulatedScaling(
+            setup.scaling, self.units, self.fleet, lambda: self.flow.lanes, self.ask_fleet
+        )
         self._done: list[RequestRecord] = []
         self._end = nanos(setup.duration_s)
         self._handlers: dict[type, Any] = {
@@ -158,8 +168,10 @@ class World:
 
     def _run(self) -> Results:
         clock, setup = self.clock, self.experiment
+        spares = self._scaling.spares
         for replica in setup.replicas:
-            self._start(self.units[replica.id])
+            if replica.id not in spares:
+                self._start(self.units[replica.id])
         for time, edge, fault in setup.faults.edges():
             begins = edge == "begin"
             clock.at(time, WORLD, self._begin_fault if begins else self._end_fault, fault)
@@ -168,6 +180,8 @@ class World:
             self._next_arrival(arrivals(workload, model, self._seed, index, many))
         clock.at(0, CONTROL, self._tick_fleet)
         clock.at(0, TRAFFIC, self._tick_flow)
+        if setup.scaling:
+            clock.at(SCALING_EVERY, CONTROL, self._scale)
         if setup.poll_s:
             clock.at(nanos(setup.poll_s), CONTROL, self._poll)
         clock.run(self._end)
@@ -180,6 +194,9 @@ class World:
             stuck = ", ".join(str(key) for key in list(self.records)[:5])
             raise RuntimeError(f"{len(self.records)} requests never ended, among them {stuck}")
         self._account()
+        counts = Counter(replica.model for replica in setup.replicas)
+        fixed = {model: count * setup.duration_s for model, count in counts.items()}
+        self.results.replica_seconds = fixed | self._scaling.replica_seconds()
         self.results.events = clock.steps
         for unit in self.units.values():
             if unit.engine.cache is not None:
@@ -221,6 +238,11 @@ class World:
         self._tell_fleet(_TICK, now)
         if now < self._end or self.records:
             self.clock.at(now + FLEET_TICK, CONTROL, self._tick_fleet)
+
+    def _scale(self, _: object, now: int) -> None:
+        self._scaling.tick(now)
+        if now < self._end:
+            self.clock.at(now + SCALING_EVERY, CONTROL, self._scale)
 
     def _tell_flow(self, event: FlowEvent, now: int) -> None:
         actions = self.flow.handle(event, now)
@@ -385,24 +407,34 @@ class World:
         self._watch(self.units[run.replica_id], now)
 
     def _watch(self, unit: SimulatedReplica, now: int) -> None:
+        """Look at its streams as often as a gateway does, as soon as one may look silent."""
         patience = min((run.silence_max for run in unit.engine.streaming() if run.owner), default=0)
         if patience and not unit.next_check:
-            unit.next_check = now + patience
+            unit.next_check = now + min(patience // 2, QUIET_MAX)
             self.clock.at(unit.next_check, TRAFFIC, self._look_for_silence, unit)
 
     def _look_for_silence(self, unit: SimulatedReplica, now: int) -> None:
         unit.next_check = 0
         engine = unit.engine
         last = engine.last_token_at(now)
+        doubted = now < unit.next_doubt
+        streams = False
         for run in engine.streaming():
             record = run.owner
             if record is None or record.runs.get(run.attempt) is not run:
                 continue
-            if now - (run.parked_at or max(last, run.first_at)) >= run.silence_max:
+            streams = True
+            silent = now - max(run.parked_at or max(last, run.first_at), run.excused_at)
+            if silent >= run.silence_max:
+                run.excused_at = now
                 tokens = engine.produced(run, now)
                 self._tell_flow(Silent(record.request.id, run.attempt, tokens), now)
-        if unit.hung or engine.slow() or engine.parked:
-            self._watch(unit, now)
+            elif not doubted and silent > min(run.silence_max // 2, QUIET_MAX):
+                doubted, unit.next_doubt = True, now + QUIET_EVERY
+                self._tell_flow(Quiet(record.request.id, run.attempt), now)
+        if streams and (unit.hung or engine.slow() or engine.parked):
+            unit.next_check = now + SILENCE_EVERY
+            self.clock.at(unit.next_check, TRAFFIC, self._look_for_silence, unit)
 
     # --- control ---------------------------------------------------------------------------------
 

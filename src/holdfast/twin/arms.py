@@ -24,6 +24,7 @@ class Arm:
 
     name: str
     setup: Experiment
+    acts: bool = True  # whether incidents are acted on, as a fleet file says that they are
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,6 +52,7 @@ FIGURES: Final = (
     Figure("wasted_tokens", "wasted tokens", "count", -1),
     Figure("incidents", "incidents opened", "count", 0),
     Figure("detect_s", "time to detection", "s", -1),
+    Figure("replicas", "replicas, mean", "count", -1),
 )
 
 
@@ -75,6 +77,7 @@ def figures_of(account: Mapping[str, Any]) -> dict[str, float | None]:
         "wasted_tokens": total["wasted_tokens"],
         "incidents": None if incidents is None else len(incidents["opened"]),
         "detect_s": sum(known) / len(known) if known else None,
+        "replicas": sum(account["replicas"].values()),
     }
 
 
@@ -149,12 +152,12 @@ def run_arms(
     progress(0, len(tasks))
     if jobs == 1:
         for place, seed in tasks:
-            done[place, seed] = _task(arms[place].setup, seed, diagnosis)
+            done[place, seed] = _task(arms[place], seed, diagnosis)
             progress(len(done), len(tasks))
     else:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             waiting = {
-                pool.submit(_task, arms[place].setup, seed, diagnosis): (place, seed)
+                pool.submit(_task, arms[place], seed, diagnosis): (place, seed)
                 for place, seed in tasks
             }
             for future in as_completed(waiting):
@@ -166,8 +169,8 @@ def run_arms(
     ]
 
 
-def _task(setup: Experiment, seed: int, diagnosis: bool) -> dict[str, Any]:
-    return run_experiment(setup, seed, diagnosis=diagnosis)
+def _task(arm: Arm, seed: int, diagnosis: bool) -> dict[str, Any]:
+    return run_experiment(arm.setup, seed, diagnosis=diagnosis, acts=arm.acts)
 
 
 __all__ = [

@@ -4,6 +4,7 @@ Replicas, zones, slots and every policy come from the fleet file, engines and tr
 ``twin.json``. What is in neither is asked for, not invented; what cannot be simulated is named.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.config.models import ModelSection
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import ConfigError, Replica, require
+from holdfast.sim.deploy.autoscaler_driver import ModelScaling
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
 from holdfast.sim.results import Slo
@@ -34,14 +36,26 @@ class FleetTwin:
     replicas: Mapping[str, int] = field(default_factory=dict)  # of models that are discovered
 
     def members(self) -> list[Replica]:
-        """All replicas that the file describes."""
+        """All replicas that the file describes, those that an autoscaler may add left out."""
         return [one for model in self.file.models for one in _members(model, self.replicas)]
 
-    def cost_per_hour(self) -> float | None:
-        """What the replicas cost an hour by the file's prices; None where it has none."""
+    def cost_per_hour(self, counts: Mapping[str, float] | None = None) -> float | None:
+        """What the replicas cost an hour by the file's prices; None where it has none.
+
+        ``counts``: how many there are of each model on average. Default: as the file says.
+        """
         prices = self.file.prices.prices(self.file.models)
-        each = [prices.of(replica.model) for replica in self.members()]
-        return sum(price.gpus * price.gpu_hour for price in each) or None
+        counts = counts or Counter(replica.model for replica in self.members())
+        each = [(prices.of(model), count) for model, count in counts.items()]
+        return sum(price.gpus * price.gpu_hour * count for price, count in each) or None
+
+    def scaling(self) -> tuple[ModelScaling, ...]:
+        """The autoscalers of the file, each with the number of replicas it begins with."""
+        return tuple(
+            ModelScaling(model.name, model.scaling, len(_members(model, self.replicas)))
+            for model in self.file.models
+            if model.scaling is not None
+        )
 
     def experiment(
         self,
@@ -51,7 +65,11 @@ class FleetTwin:
         slo: Slo | None = None,
     ) -> Experiment:
         """The fleet as a simulation; raises ``ConfigError`` for what is missing or wrong."""
-        replicas = self.members()
+        scaling = self.scaling()
+        most = {one.model: one.config.max for one in scaling}
+        replicas = [
+            one for model in self.file.models for one in _members(model, {**self.replicas, **most})
+        ]
         require(bool(replicas), "models", "have no replica at all", "give one of them replicas")
         asked = [model for model in self.traffic if any(one.model == model for one in replicas)]
         fix = "give --rate with --prompt and --output, or a twin that was calibrated"
@@ -71,6 +89,8 @@ class FleetTwin:
             loading=self._loading(),
             faults=FaultSchedule(list(faults)),
             slo=slo or self._slo(asked),
+            canary_output=max(model.canary.tokens for model in self.file.models),
+            scaling=scaling,
         )
 
     def _hosts(self, replicas: Sequence[Replica]) -> list[tuple[str, str]]:

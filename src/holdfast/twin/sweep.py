@@ -12,15 +12,17 @@ from typing import Any, Final
 
 from holdfast.core.types import ConfigError, require
 from holdfast.sim.run import Interval, Outcome
-from holdfast.twin.arms import Arm, Progress, figures_of, run_arms
+from holdfast.twin.arms import Progress, figures_of, run_arms
 from holdfast.twin.config_edit import difference, edit
 from holdfast.twin.what_if import (
     Baseline,
     Change,
     RunPlan,
+    arm_of,
     duration_for,
     notes_of,
     rate_of,
+    replicas_of,
     scaled,
 )
 
@@ -133,19 +135,19 @@ def sweep_fleet(
     duration = plan.duration_s or duration_for(rate)
     for (values_of, _), fleet in zip(versions, fleets, strict=True):
         name = ", ".join(f"{key}={value}" for key, value in values_of.items())
-        arms.append(Arm(name, fleet.experiment(duration, faults=change.faults, slo=plan.slo)))
+        setup = fleet.experiment(duration, faults=change.faults, slo=plan.slo)
+        arms.append(arm_of(name, fleet, setup))
     outcomes = run_arms(
         arms, plan.numbers, jobs=plan.jobs, diagnosis=plan.diagnosis, progress=progress
     )
     priced = all(fleet.cost_per_hour() is not None for fleet in fleets)
     rows = []
-    for (values_of, edits), fleet, arm, outcome in zip(
-        versions, fleets, arms, outcomes, strict=True
-    ):
+    for (values_of, edits), fleet, outcome in zip(versions, fleets, outcomes, strict=True):
         figures = _figures(outcome)
-        replicas = len(arm.setup.replicas)
-        cost = (fleet.cost_per_hour() or 0.0) if priced else float(replicas)
-        rows.append((SweepPoint(values_of, replicas, cost, figures, best=False), edits))
+        means = replicas_of(outcome)
+        cost = (fleet.cost_per_hour(means) or 0.0) if priced else sum(means.values())
+        count = len(fleet.members())
+        rows.append((SweepPoint(values_of, count, cost, figures, best=False), edits))
     better = -1 if goal.endswith("_s") else 1
     rows.sort(key=lambda row: (row[0].cost, -better * _value(row[0], goal, better)))
     points = tuple(

@@ -19,6 +19,7 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.core.plan.faults import Fault
 from holdfast.core.types import ConfigError, require
 from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.experiment import Experiment
 from holdfast.sim.results import Slo
 from holdfast.sim.run import Outcome
 from holdfast.sim.workload import Workload
@@ -169,16 +170,19 @@ def what_if(
     duration = plan.duration_s or duration_for(max(rates))
     early = () if change.only_faults else change.faults
     arms = [
-        Arm("before", before.experiment(duration, faults=early, slo=plan.slo)),
-        Arm("after", after.experiment(duration, faults=change.faults, slo=plan.slo)),
+        arm_of("before", before, before.experiment(duration, faults=early, slo=plan.slo)),
+        arm_of("after", after, after.experiment(duration, faults=change.faults, slo=plan.slo)),
     ]
     ran = run_arms(arms, plan.numbers, jobs=plan.jobs, diagnosis=plan.diagnosis, progress=progress)
     return WhatIfAnswer(
         differences=tuple(differences(*ran)),
         before=ran[0],
         after=ran[1],
-        replicas=(len(arms[0].setup.replicas), len(arms[1].setup.replicas)),
-        cost_per_hour=(before.cost_per_hour(), after.cost_per_hour()),
+        replicas=(len(before.members()), len(after.members())),
+        cost_per_hour=(
+            before.cost_per_hour(replicas_of(ran[0])),
+            after.cost_per_hour(replicas_of(ran[1])),
+        ),
         currency=before.file.prices.currency,
         rate=rates,
         duration_s=duration,
@@ -186,6 +190,17 @@ def what_if(
         diff=difference(baseline.text, text, baseline.name),
         notes=tuple(notes_of(baseline, after, change)),
     )
+
+
+def arm_of(name: str, fleet: FleetTwin, setup: Experiment) -> Arm:
+    """One arm; its incidents are acted on unless the fleet file says that they are only told."""
+    return Arm(name, setup, acts=not fleet.file.incidents.dry_run)
+
+
+def replicas_of(outcome: Outcome) -> dict[str, float]:
+    """How many replicas each model had, on average over time and seeds."""
+    runs = [run["replicas"] for run in outcome.runs]
+    return {model: sum(run[model] for run in runs) / len(runs) for model in runs[0]}
 
 
 def scaled(traffic: Mapping[str, Workload], factor: float) -> dict[str, Workload]:
@@ -229,11 +244,13 @@ def notes_of(baseline: Baseline, fleet: FleetTwin, change: Change) -> list[str]:
                     f"(first token, 95 %) and {whole:+.1%} (whole answer, mean)"
                 )
             notes += [f"{name}: {limit}" for limit in fitted.limits]
-    scaling = [model.name for model in fleet.file.models if model.scaling is not None]
-    if scaling:
+    for one in fleet.scaling():
+        start_s = fleet.cold_start_s.get(one.model)
+        start = "as long as a usual one" if start_s is None else f"{start_s:.3g} s, as measured"
         notes.append(
-            f"the autoscaler of {', '.join(scaling)} is not simulated: replicas stay as many as "
-            "the file launches"
+            f"{one.model}: its autoscaler decides as in the fleet, {one.config.min} to "
+            f"{one.config.max} replicas; a start takes {start}. Traffic is one rate: what it makes "
+            "of a day's curve, a trace tells (--trace)"
         )
     if fleet.file.tenants:
         notes.append("traffic is of one tenant without a quota: quotas and fairness play no part")
@@ -250,10 +267,12 @@ __all__ = [
     "Change",
     "RunPlan",
     "WhatIfAnswer",
+    "arm_of",
     "duration_for",
     "incidents_of",
     "notes_of",
     "rate_of",
+    "replicas_of",
     "scaled",
     "what_if",
 ]

@@ -1,6 +1,7 @@
 """``holdfast twin what-if``: the fleet before and after a change, simulated in pairs."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.ui.terminal.simulation import progress_bar
 @click.option("--hedge/--no-hedge", default=None, help="Whether late requests are sent twice.")
 @click.option("--deadline", help="How long one of its requests may take, such as 30s.")
 @click.option("--ladder", help="Models, best first: under load the next one answers.")
+@click.option("--autoscale", help="MIN..MAX replicas by its autoscaler, such as 2..6; or off.")
 def what_if_command(**given: Any) -> None:
     """Simulate the running config with a change and without it, and tell the difference.
 
@@ -36,6 +38,7 @@ def what_if_command(**given: Any) -> None:
     \b
     Examples:
       holdfast twin what-if -c fleet.yaml --twin twin.json --replicas 5
+      holdfast twin what-if --twin twin.json --autoscale 2..6 --traffic 3
       holdfast twin what-if --twin twin.json --fault hang:m-1@60s+30s
       holdfast twin what-if --twin twin.json --set hedge.enabled=true --json
     """  # noqa: D301
@@ -67,6 +70,8 @@ def _edits(question: Question, given: Mapping[str, Any]) -> dict[str, Any]:
             fix = "change its endpoints with --set"
             raise ConfigError("--zones", "is for models that the file launches", fix)
         edits[question.key("launch.zones")] = list(words(given["zones"]))
+    if given["autoscale"] is not None:
+        edits |= _autoscale(question, given["autoscale"])
     if given["routing"] is not None:
         edits[question.key("routing")] = given["routing"]
     if given["hedge"] is not None:
@@ -81,6 +86,24 @@ def _edits(question: Question, given: Mapping[str, Any]) -> dict[str, Any]:
         ]
         edits["virtual_models"] = [*held, {"name": f"{rungs[0]}-ladder", "ladder": rungs}]
     return edits
+
+
+def _autoscale(question: Question, given: str) -> dict[str, Any]:
+    """The keys of an autoscaler with these bounds, or of none."""
+    if question.section.launch is None:
+        fix = "it is for models that the file launches"
+        raise ConfigError("--autoscale", f"{question.model!r} is not launched", fix)
+    if given == "off":
+        return {question.key("scaling"): None}
+    bounds = re.fullmatch(r"([0-9]{1,4})\.\.([0-9]{1,4})", given)
+    if bounds is None:
+        raise ConfigError(
+            "--autoscale", f"is {given!r}"[:80], "write MIN..MAX, such as 2..6; or off"
+        )
+    low, high = int(bounds[1]), int(bounds[2])
+    if question.section.scaling is None:
+        return {question.key("scaling"): {"min": low, "max": high}}
+    return {question.key("scaling.min"): low, question.key("scaling.max"): high}
 
 
 def _show(answer: WhatIfAnswer) -> None:

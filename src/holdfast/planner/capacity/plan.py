@@ -52,7 +52,7 @@ FIELDS: Final = (
         choices=tuple(SPEEDS),
         group=_SPEED,
     ),
-    PlanField("bench", FieldKind.FILE, "A result of 'vllm bench serve --save-result' instead."),
+    PlanField("bench", FieldKind.FILE, "A file of 'holdfast bench' or 'vllm bench serve' instead."),
     PlanField(
         "step_ms", FieldKind.NUMBER, "Milliseconds of a step, instead of --speed.", group=_SPEED
     ),

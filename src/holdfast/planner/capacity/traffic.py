@@ -1,6 +1,5 @@
 """Finds the traffic and the engine speed of a capacity question: given, traced or measured."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +7,11 @@ from typing import Any, Final
 
 from holdfast.core.plan.capacity import Traffic, alone_ms, users_to_rate
 from holdfast.core.plan.engine_speeds import EngineSpeed, engine_speed
-from holdfast.core.types import SECOND, ConfigError, require
+from holdfast.core.types import SECOND, require
 from holdfast.planner.answer import PlanStep
+from holdfast.planner.capacity.bench_speed import speed_of_bench
 from holdfast.sim.workload import Workload, arrivals
 
-_BENCH_BYTES_MAX: Final = 64 << 20
 _WINDOW_S: Final = 60.0  # of a trace, for its peak
 _REQUESTS_MAX: Final = 1_000_000  # of a trace
 
@@ -29,7 +28,7 @@ class KnownTraffic:
 def speed_of(values: Mapping[str, Any]) -> EngineSpeed:
     """The engine's speed: of the table, of a benchmark's file, or as given."""
     if values["bench"] is not None:
-        return _bench(Path(values["bench"]), values["batch"])
+        return speed_of_bench(Path(values["bench"]), values["batch"])
     if values["step_ms"] is not None:
         band = (
             1,
@@ -53,30 +52,6 @@ def speed_of(values: Mapping[str, Any]) -> EngineSpeed:
         found.prefill_ms,
         found.prefill_ms_per_square,
     )
-
-
-def _bench(path: Path, batch: int | None) -> EngineSpeed:
-    """Read the result of ``vllm bench serve``: one run at one concurrency.
-
-    Its mean time per token is a step at that concurrency, with the prompts of others read in
-    between; so no time is added for prompts. A single run says nothing of other batch sizes: that
-    concurrency is the one that is planned with.
-    """
-    try:
-        with path.open("rb") as file:
-            told = json.loads(file.read(_BENCH_BYTES_MAX))
-    except OSError as error:
-        raise ConfigError("bench", f"cannot be read: {error.strerror}", "name a file") from error
-    except ValueError as error:
-        raise ConfigError("bench", f"is no JSON: {error}"[:200], "name a result file") from error
-    for name in ("mean_tpot_ms", "mean_ttft_ms"):
-        value = told.get(name) if isinstance(told, dict) else None
-        good = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-        require(good, "bench", f"has no {name}", "use a file of 'vllm bench serve --save-result'")
-    held = batch or int(told.get("max_concurrency") or told.get("num_prompts") or 1)
-    band = (1, float(told["mean_tpot_ms"]), 0.0, 0.0)
-    source = f"measured ({path.name}): first token after {told['mean_ttft_ms']:.0f} ms on average"
-    return EngineSpeed(path.name, (band,), 0.0, held, source)
 
 
 def traffic_of(values: Mapping[str, Any], speed: EngineSpeed) -> KnownTraffic:

@@ -85,7 +85,8 @@ class RehearsalRunner:
         except TimeoutError as error:
             limit = f"{self._limit_s:g} s"
             raise RehearsalError(
-                f"the simulation was not done after {limit}; ask about less traffic"
+                f"the simulation was not done after {limit}: this machine has other work, or it is "
+                "too much; ask about less traffic or fewer runs"
             ) from error
         finally:
             if child.returncode is None:

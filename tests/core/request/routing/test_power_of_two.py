@@ -83,6 +83,33 @@ def test_by_inflight_ignores_latency():
     assert always(PowerOfTwo(Random(1), PowerOfTwoConfig(by="inflight")), pool) == "a"
 
 
+def test_prompts_that_wait_for_their_first_token_count_by_their_length():
+    writes, reads = candidate("writes", 1.0, inflight=6), candidate("reads", 1.0, inflight=2)
+    reads.prefill_tokens = 4_096  # eight requests more, where an answer being written is one
+    assert always(PowerOfTwo(Random(1), STRICT), [writes, reads]) == "writes"
+    reads.prefill_tokens = 512
+    assert always(PowerOfTwo(Random(1), STRICT), [writes, reads]) == "reads"
+    reads.prefill_tokens = 1 << 20
+    for config in (
+        PowerOfTwoConfig(explore=0, prompt_tokens=0),
+        PowerOfTwoConfig(by="inflight"),
+    ):
+        assert always(PowerOfTwo(Random(1), config), [writes, reads]) == "reads"
+
+
+def test_a_burst_of_long_prompts_is_spread_over_replicas_that_write_answers():
+    pool = [candidate(f"r{index}", 1.0, inflight=index) for index in range(8)]
+    policy = PowerOfTwo(Random(5), STRICT)
+    sent = Counter()
+    for _ in range(28):
+        chosen, _ = policy.choose(ANY, pool, (), now=0)
+        chosen.inflight += 1
+        chosen.prefill_tokens += 12_000
+        sent[chosen.id] += 1
+    assert max(sent.values()) <= 6
+    assert len(sent) == 8
+
+
 def test_weight_divides_the_cost():
     pool = [candidate("a", 1.0, weight=0.1), candidate("b", 1.0, inflight=8)]
     policy = PowerOfTwo(Random(1), STRICT)
@@ -285,6 +312,7 @@ def test_nobody_left_is_none():
         ("explore", -0.1, "from 0 to 0.5"),
         ("explore", 0.6, "from 0 to 0.5"),
         ("explore", float("nan"), "from 0 to 0.5"),
+        ("prompt_tokens", -1, "0 or more tokens"),
     ],
 )
 def test_a_bad_setting_is_refused_with_its_fix(field, value, fix):

@@ -1,8 +1,11 @@
 """Look at two at random, take the better: nearly as good as looking at all, and never a herd.
 
-The cost of a candidate is ``latency * (in flight + 1) / weight``: how long this request would wait
-if the replica went on as it did lately. The peak-EWMA rises at once when a replica slows down, so
-it loses traffic within a few answers, and the count in flight shows a hang before any latency does.
+The cost of a candidate is ``latency * (in flight + prompts + 1) / weight``: how long this request
+would wait if the replica went on as it did lately. The peak-EWMA rises at once when a replica slows
+down, so it loses traffic within a few answers, and the count in flight shows a hang before any
+latency does. Most of what is in flight are answers being written, which hardly delay a first token;
+prompts that wait for theirs do. So those count once more, by their length: ``prompt_tokens`` of
+them as much as one request. Without it, arrivals in bursts pile up where few answers are written.
 
 What would make a bad replica attractive is taken out. A latency nobody has measured yet is read as
 the pool's typical one: zero would flood every newcomer, infinity would starve it. A latency far
@@ -52,6 +55,9 @@ class PowerOfTwoConfig:
     latency_floor: float = 0.25  # of the typical latency: how fast a replica can look at most
     indifference: float = 0.05  # share of a cost: smaller differences are noise of measurement
     explore: float = 0.02  # share of choices; 64 replicas at 100/s are each seen within a minute
+    # Prompt tokens without a first token yet that count as one request more; 0: they do not count.
+    # On a trace of long prompts 2,048 is 5 % slower to the first token, 128 the same.
+    prompt_tokens: int = 512
 
     def __post_init__(self) -> None:
         field, fix = "power_of_two.by", 'use "latency" or "inflight"'
@@ -64,6 +70,8 @@ class PowerOfTwoConfig:
         require(0 <= self.indifference < 1, field, f"is {self.indifference}", fix)
         field, fix = "power_of_two.explore", "use a share from 0 to 0.5"
         require(0 <= self.explore <= 0.5, field, f"is {self.explore}", fix)
+        field, fix = "power_of_two.prompt_tokens", "use 0 or more tokens, such as 512"
+        require(self.prompt_tokens >= 0, field, f"is {self.prompt_tokens}", fix)
 
 
 _DEFAULT: Final = PowerOfTwoConfig()
@@ -75,7 +83,10 @@ class PowerOfTwo:
     Full and tried ones are skipped; one choice in fifty takes the first drawn, to measure it.
     """
 
-    __slots__ = ("_blind", "_choices", "_explore", "_floor", "_keep", "_random", "_rng", "_typical")
+    __slots__ = (
+        *("_blind", "_choices", "_explore", "_floor", "_keep", "_per_token", "_random", "_rng"),
+        "_typical",
+    )
     name = "power_of_two"
 
     def __init__(self, rng: Random, config: PowerOfTwoConfig = _DEFAULT) -> None:
@@ -86,6 +97,8 @@ class PowerOfTwo:
         self._floor = config.latency_floor
         self._keep = 1.0 if self._blind else 1.0 - config.indifference
         self._explore = 0.0 if self._blind else config.explore
+        counted = config.prompt_tokens and not self._blind
+        self._per_token = 1.0 / config.prompt_tokens if counted else 0.0  # requests
         self._typical = 0.0  # running median of the latencies looked at; 0 = none seen yet
 
     def choose(
@@ -108,8 +121,9 @@ class PowerOfTwo:
             or (tried and (first.id in tried or second.id in tried))
         ):
             return self._fall_back(first, second, candidates, tried)
-        cost = (inflight + 1) / first.weight
-        second_cost = (second_inflight + 1) / second.weight
+        per_token = self._per_token
+        cost = (inflight + 1 + first.prefill_tokens * per_token) / first.weight
+        second_cost = (second_inflight + 1 + second.prefill_tokens * per_token) / second.weight
         if not self._blind:
             if place - index < self._explore and first.weight >= second.weight:
                 return first, _EXPLORED
@@ -149,7 +163,8 @@ class PowerOfTwo:
 
     def _cost(self, candidate: Candidate) -> float:
         latency = 1.0 if self._blind else self._read(candidate.latency.value)
-        return latency * (candidate.inflight + 1) / candidate.weight
+        load = candidate.inflight + 1 + candidate.prefill_tokens * self._per_token
+        return latency * load / candidate.weight
 
     def _fall_back(
         self,

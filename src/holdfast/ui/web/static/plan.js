@@ -140,17 +140,19 @@ class PlanPage {
   }
 
   differences(told) {
-    const amount = (value, unit) => {
-      const sign = value > 0 ? "+" : value < 0 ? "−" : "±";
-      const size = Math.abs(value);
-      return sign + (unit === "share" ? `${f.short(size * 100)} pt` : unit === "s" ? f.took(size) : f.short(size));
-    };
+    const units = { share: [100, " pt"], s: [1000, " ms"], ratio: [1, ""] };
     const rows = told.differences.filter((one) => one.change).map((one) => {
       const { mean, low, high } = one.change;
-      return [one.label, amount(mean, one.unit), `${amount(low, one.unit)} to ${amount(high, one.unit)}`, one.clear ? "beyond chance" : ""];
+      if (low === 0 && high === 0) return [one.label, "same", ""];
+      const most = Math.max(Math.abs(low), Math.abs(high));
+      const [times, unit] = one.unit === "s" && most >= 1 ? [1, " s"] : units[one.unit] ?? [1, ""];
+      const digits = Math.min(3, Math.max(0, 2 - Math.floor(Math.log10(most * times))));
+      const size = (value) => (value < 0 ? "−" : "+") + Math.abs(value * times).toFixed(digits);
+      const interval = low === high ? "in every run" : `${size(low)} to ${size(high)}`;
+      return [one.label, `${size(mean)}${unit}${one.clear ? " *" : ""}`, interval];
     });
-    return panel("Difference", {}, h("p", {}, `Over ${told.question.seeds} runs with the same arrivals; 95 % intervals.`),
-      plainTable("Difference", ["", "then − now", "interval", ""], rows));
+    const told95 = `Over ${told.question.seeds} runs with the same arrivals; 95 % intervals. A * is no chance.`;
+    return panel("Difference", {}, h("p", {}, told95), plainTable("Difference", ["", "then − now", "interval"], rows));
   }
 
   phases(then, [during, after]) {
