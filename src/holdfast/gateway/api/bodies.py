@@ -44,6 +44,7 @@ _SESSION_CHARACTERS: Final = 256  # of a client's own name for its session; more
 _SEED_BYTES: Final = 4_096  # of the tools, which stand before the messages in the prompt
 _MESSAGES: Final = b'"messages":['
 _NULL: Final = Raw(b"null")
+_CHAT: Final = Api.CHAT  # a name of this module: that of a class is looked up each time
 _TURNS: Final = "a string or a list of messages and other items"  # the input of /v1/responses
 _PARAMETERS_BYTES: Final = 256  # a model's name, temperature, stop strings: none of the prompt
 _SHORT_LIST: Final = 8  # bytes: it may be empty, with blanks between its brackets
@@ -114,13 +115,14 @@ def parse(
     ``prefix_blocks``: how many hashes of the prompt's beginning to keep; 0: none.
     """
     api = route.api
-    if api is Api.TRANSCRIPTIONS:
-        return _parse_form(route, content_type, body, limits)
-    if api is Api.INFER:
+    reader = _READERS.get(api)
+    if reader is None:
+        if api is Api.TRANSCRIPTIONS:
+            return _parse_form(route, content_type, body, limits)
         return _parse_infer(route, content_type, path, body, limits, headers)
     if content_type != _JSON:
         _check_content_type(content_type)
-    decode, read = _READERS[api]
+    decode, read = reader
     members, text, extras, counts = open_object(decode, body, FIXES, limits.json_depth_max)
     ask = ParsedRequest(route, api, _checked_model(members.model), text, _JSON_LINE)
     if not extras:
@@ -136,7 +138,7 @@ def parse(
         ask.greedy = _read("temperature", known.decode_number, members.temperature) == 0
     if members.top_p is not UNSET:
         _read("top_p", known.decode_number, members.top_p)
-    if extras or api is not Api.CHAT or _passes_on(members):
+    if extras or api is not _CHAT or _passes_on(members):
         _check_finite(api, members, extras)
     weighed = read(ask, members, limits, extras, counts, prefix_blocks)
     # Templates, documents, schemas: engines make prompts of members that no gateway can list.

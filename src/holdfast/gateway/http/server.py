@@ -202,13 +202,13 @@ class ClientConnection(asyncio.Protocol):
 
     # --- what follows from it -------------------------------------------------------------------
 
-    def _feed(self, data: bytes | bytearray) -> None:
+    def _feed(self, data: bytes) -> None:
         self._intake.feed(data)
         if self._intake.failure is not None:
             self._deaf = True
 
-    def _take_held(self) -> bytearray:
-        held, self._held = self._held, bytearray()
+    def _take_held(self) -> bytes:
+        held, self._held = bytes(self._held), bytearray()
         if len(held) > HELD_BYTES_MAX:
             self.transport.resume_reading()
         return held

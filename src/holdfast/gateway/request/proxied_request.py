@@ -227,13 +227,8 @@ class ProxiedRequest:
 
         A virtual name's path says which model that is; after an escalation, the stronger one.
         """
-        ask, tenant, port, context, path = (
-            self.ask,
-            self.tenant,
-            self.port,
-            self._context,
-            self._path,
-        )
+        ask, tenant, path = self.ask, self.tenant, self._path
+        port, context = self.port, self._context
         model = ask.model if path is None else path.model
         now = port.now_ns()
         continuable = ask.continuable and port.settings.continues(self.route.api, model)
