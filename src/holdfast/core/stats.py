@@ -362,25 +362,23 @@ class OutcomeWindow:
     ``added`` counts all since the last ``clear``: the number of the next outcome.
     """
 
-    __slots__ = ("_next", "_ring", "added", "count", "failures", "size")
+    __slots__ = ("_ring", "added", "count", "failures", "size")
 
     def __init__(self, size: int) -> None:
         require(size >= 1, "outcome_window.size", f"is {size}", "use at least one outcome")
         self.size = size
         self._ring = bytearray(size)
-        self._next = self.added = self.count = self.failures = 0
+        self.added = self.count = self.failures = 0
 
     def add(self, failed: bool) -> None:
         """Remember one outcome."""
-        at = self._next
+        at = self.added % self.size
         ring = self._ring
         self.failures += failed - ring[at]  # a slot never used holds 0
         ring[at] = failed
         if self.count < self.size:
             self.count += 1
         self.added += 1
-        at += 1
-        self._next = at if at < self.size else 0
 
     def take_back(self, number: int) -> None:
         """Turn the failure that ``added`` had numbered so into none, if it is still held."""
@@ -392,7 +390,7 @@ class OutcomeWindow:
     def clear(self) -> None:
         """Forget all outcomes."""
         self._ring = bytearray(self.size)
-        self._next = self.added = self.count = self.failures = 0
+        self.added = self.count = self.failures = 0
 
 
 OutcomeT = TypeVar("OutcomeT")

@@ -77,7 +77,7 @@ def test_a_chat_is_read():
     )
     assert (asked.max_tokens, asked.n, asked.stop, asked.session) == (64, 2, ("a", "b"), "u")
     assert (asked.tools, asked.json_expected, asked.hedgeable) == (True, False, True)
-    assert asked.content_type == b"application/json"
+    assert asked.type_line == b"content-type: application/json\r\n"
 
 
 def test_what_is_not_said_has_its_default():
@@ -263,7 +263,8 @@ def test_what_has_an_effect_is_not_asked_twice():
     [b"application/json", b"Application/JSON; charset=utf-8", b"application/vnd.api+json"],
 )
 def test_json_comes_as_json(content_type):
-    assert ask(CHAT, HI, content_type=content_type).content_type == b"application/json"
+    asked = ask(CHAT, HI, content_type=content_type)
+    assert asked.type_line == b"content-type: application/json\r\n"
 
 
 @pytest.mark.parametrize(
@@ -649,7 +650,7 @@ def test_binary_tensors_follow_their_head(spaces):
     body = upstream_body(asked, "m", ask_usage=False, running_usage=False)
     assert body == b'{"inputs":[{"name":"x"}]}' + tensors
     assert asked.headers == b"inference-header-content-length: 25\r\n"
-    assert asked.content_type == b"application/octet-stream"
+    assert asked.type_line == b"content-type: application/octet-stream\r\n"
 
 
 @pytest.mark.parametrize(
@@ -685,7 +686,7 @@ def test_a_form_is_read_and_written_anew():
     asked = transcribe(form(model="m", response_format="json", language="en"))
     assert (asked.model, asked.stream, asked.opaque) == ("m", False, False)
     body = upstream_body(asked, "whisper-1", ask_usage=True, running_usage=True)
-    fields = multipart.parse(body, multipart.boundary_of(asked.content_type), 9)
+    fields = multipart.parse(body, asked.boundary, 9)
     told = {field.name: bytes(field.value) for field in fields}
     assert told == {
         "model": b"whisper-1",

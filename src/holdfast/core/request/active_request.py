@@ -40,6 +40,8 @@ class RequestStep(StrEnum):
     FINISH = "finish"
 
 
+_NEW: Final = RequestPhase.NEW
+
 TRANSITIONS: Final[dict[tuple[RequestPhase, RequestStep], RequestPhase]] = {
     (RequestPhase.NEW, RequestStep.DISPATCH): RequestPhase.RUNNING,
     (RequestPhase.NEW, RequestStep.ENQUEUE): RequestPhase.QUEUED,
@@ -160,7 +162,7 @@ class ActiveRequest(TimerEntry):
         self.request = request
         self.model = model  # the model that serves it: another than asked for when degraded
         self.deadline = deadline
-        self.phase = RequestPhase.NEW
+        self.phase = _NEW
         self.live: list[Attempt] = []  # attempts out now: one, or two while a hedge races
         self.attempts = 0  # dispatches of any sort; also the next attempt's number
         self.made = 0  # attempts that count against the cap: not free ones, not continuations

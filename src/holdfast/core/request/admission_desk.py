@@ -31,6 +31,7 @@ ERRORS: Final[dict[Kind, tuple[int, str]]] = {
     Kind.DEADLINE: (504, "deadline_exceeded"),  # the whole request ran out of time
     Kind.CLIENT_GONE: (499, "client_gone"),  # never sent; the log's word for it
 }
+_FINISH: Final = RequestStep.FINISH
 _ROOM_BELOW: Final = 0.9  # of capacity: a step of a quarter of the traffic must find some room
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
 DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must not be sent again
@@ -129,7 +130,7 @@ class AdmissionDesk:
         replica_id: str = "",
     ) -> Finish:
         """Close a request and build its final answer; unused quota goes back to the tenant."""
-        active.step(RequestStep.FINISH)
+        active.step(_FINISH)
         self._wheel.drop(active)
         request = active.request
         del self.requests[request.id]

@@ -188,8 +188,9 @@ class Lane:
         candidate = attempt.candidate
         request = active.request
         candidate.tokens += request.prompt_tokens
-        candidate.prefill_tokens -= attempt.prefill
-        attempt.prefill = 0
+        if attempt.prefill:
+            candidate.prefill_tokens -= attempt.prefill
+            attempt.prefill = 0
         elapsed = now - attempt.started
         deadlines = self.answers if request.whole else self.deadlines
         typical = deadlines.observe_first_token(candidate.id, request.size, elapsed, now)
@@ -277,7 +278,8 @@ class Lane:
         """End an attempt: free its slot and record its outcome; return the breaker's change."""
         candidate = attempt.candidate
         candidate.inflight -= 1
-        candidate.prefill_tokens -= attempt.prefill
+        if attempt.prefill:
+            candidate.prefill_tokens -= attempt.prefill
         if active.request.priority:
             candidate.batch_inflight -= 1
         if attempt.report == candidate.reports:

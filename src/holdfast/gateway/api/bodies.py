@@ -36,13 +36,15 @@ from holdfast.gateway.api.request_schema import (
 from holdfast.gateway.api.routes import Api, Route, is_sane_model, path_model
 
 _JSON: Final = b"application/json"
-_OCTETS: Final = b"application/octet-stream"
+_JSON_LINE: Final = b"content-type: application/json\r\n"
+_OCTETS_LINE: Final = b"content-type: application/octet-stream\r\n"
 _HEAD_LENGTH: Final = b"inference-header-content-length"
 _NO_HEADERS: Final[Mapping[bytes, bytes]] = {}
 _SESSION_CHARACTERS: Final = 256  # of a client's own name for its session; more adds nothing
 _SEED_BYTES: Final = 4_096  # of the tools, which stand before the messages in the prompt
 _MESSAGES: Final = b'"messages":['
 _NULL: Final = Raw(b"null")
+_CHAT: Final = Api.CHAT  # a name of this module: that of a class is looked up each time
 _TURNS: Final = "a string or a list of messages and other items"  # the input of /v1/responses
 _PARAMETERS_BYTES: Final = 256  # a model's name, temperature, stop strings: none of the prompt
 _SHORT_LIST: Final = 8  # bytes: it may be empty, with blanks between its brackets
@@ -64,7 +66,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     api: Api
     model: str
     body: bytes  # JSON: each member once, no blanks between them; a form: as it came
-    content_type: bytes  # of what goes to the engine
+    type_line: bytes  # the header line with the content type of what goes to the engine
     headers: bytes = b""  # more header lines for the engine, each with its CRLF
     version: str = ""  # of the model, in the path of an infer request
     stream: bool = False
@@ -73,8 +75,8 @@ class ParsedRequest(msgspec.Struct, gc=False):
     has_stream_options: bool = False
     max_tokens: int = 0  # of one choice; 0 = not said
     n: int = 1  # choices of each prompt in the answer
-    best_of: int = 0  # choices of each prompt that the engine makes; 0 = as many as it returns
     prompts: int = 1  # each is answered by itself
+    choices: int = 1  # answers that the engine makes; each may be as long as max_tokens
     prompt_bytes: int = 0  # of all that may become the prompt; media count as a fixed size
     prompt_tokens: int = 1  # estimated from them
     prefix: Sequence[int] = ()
@@ -93,11 +95,6 @@ class ParsedRequest(msgspec.Struct, gc=False):
     members: Any = None  # the struct behind the body, where that has no other members
     fields: list[Field] | None = None  # of a form
     boundary: bytes = b""
-
-    @property
-    def choices(self) -> int:
-        """How many answers the engine makes; each may be as long as ``max_tokens``."""
-        return max(self.n, self.best_of) * self.prompts
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -118,15 +115,16 @@ def parse(
     ``prefix_blocks``: how many hashes of the prompt's beginning to keep; 0: none.
     """
     api = route.api
-    if api is Api.TRANSCRIPTIONS:
-        return _parse_form(route, content_type, body, limits)
-    if api is Api.INFER:
+    reader = _READERS.get(api)
+    if reader is None:
+        if api is Api.TRANSCRIPTIONS:
+            return _parse_form(route, content_type, body, limits)
         return _parse_infer(route, content_type, path, body, limits, headers)
     if content_type != _JSON:
         _check_content_type(content_type)
-    decode, read = _READERS[api]
+    decode, read = reader
     members, text, extras, counts = open_object(decode, body, FIXES, limits.json_depth_max)
-    ask = ParsedRequest(route, api, _checked_model(members.model), text, _JSON)
+    ask = ParsedRequest(route, api, _checked_model(members.model), text, _JSON_LINE)
     if not extras:
         ask.members = members
     if members.stream is True:
@@ -140,7 +138,7 @@ def parse(
         ask.greedy = _read("temperature", known.decode_number, members.temperature) == 0
     if members.top_p is not UNSET:
         _read("top_p", known.decode_number, members.top_p)
-    if extras or api is not Api.CHAT or _passes_on(members):
+    if extras or api is not _CHAT or _passes_on(members):
         _check_finite(api, members, extras)
     weighed = read(ask, members, limits, extras, counts, prefix_blocks)
     # Templates, documents, schemas: engines make prompts of members that no gateway can list.
@@ -235,9 +233,9 @@ def _read_completions(
             ask.prefix = Blocks(memoryview(m.prompt), prefix_blocks)
     elif "prompt_embeds" not in extras:
         raise _missing("prompt")
-    if m.best_of is not UNSET:
-        ask.best_of = _bounded("best_of", m.best_of, 1, limits.n_max)
+    best_of = 0 if m.best_of is UNSET else _bounded("best_of", m.best_of, 1, limits.n_max)
     _read_generation(ask, m, limits, extras)
+    ask.choices = max(ask.n, best_of) * ask.prompts  # of best_of the engine returns n
     if ask.continuable and not one_text:
         ask.continuable, ask.reason = False, "the prompt is not one text"
     return weighed
@@ -250,7 +248,7 @@ def _read_generation(
     if m.max_tokens is not UNSET:
         ask.max_tokens = _bounded("max_tokens", m.max_tokens, 0, limits.max_tokens_max)
     if m.n is not UNSET:
-        ask.n = _bounded("n", m.n, 1, limits.n_max) or 1
+        ask.n = ask.choices = _bounded("n", m.n, 1, limits.n_max) or 1
     if m.stream_options is not UNSET:
         options = _read("stream_options", known.decode_options, m.stream_options)
         ask.has_stream_options = True
@@ -366,6 +364,7 @@ def _read_speech(ask: ParsedRequest, m: known.SpeechRequest, limits: BodyConfig,
     if m.input is UNSET:
         raise _missing("input")
     _read_texts(ask, "input", m.input, limits)
+    ask.choices = ask.prompts
     ask.hedgeable = False  # each costs as much as a long answer
     ask.opaque = True
     return len(m.input)
@@ -377,6 +376,7 @@ def _read_images(ask: ParsedRequest, m: known.ImagesRequest, limits: BodyConfig,
     _read_texts(ask, "prompt", m.prompt, limits)
     if m.n is not UNSET:
         ask.n = _bounded("n", m.n, 1, limits.n_max) or 1
+    ask.choices = ask.n * ask.prompts
     ask.hedgeable = False  # as speech
     return len(m.prompt)
 
@@ -460,11 +460,11 @@ def _parse_infer(
     inputs = _counted("inputs", m.inputs, limits.inputs_max)
     if not inputs:
         raise _missing("inputs")
-    ask = ParsedRequest(route, route.api, model, text, _JSON, version=version)
+    ask = ParsedRequest(route, route.api, model, text, _JSON_LINE, version=version)
     ask.statistic = "" if version else "tensor"  # another version is another distribution
     if length is not None:
         ask.body = text + tensors
-        ask.content_type = _OCTETS
+        ask.type_line = _OCTETS_LINE
         ask.headers = b"%b: %d\r\n" % (_HEAD_LENGTH, len(text))
     ask.prompt_bytes = len(text)
     if tensors and known.holds_texts(inputs):
@@ -488,7 +488,8 @@ def _parse_form(
     if all(field.filename is None for field in fields):
         raise _missing("file")
     model = _checked_model(texts.get("model", UNSET))
-    ask = ParsedRequest(route, route.api, model, body, multipart.content_type_of(boundary))
+    type_line = b"content-type: %b\r\n" % multipart.content_type_of(boundary)
+    ask = ParsedRequest(route, route.api, model, body, type_line)
     ask.fields, ask.boundary = fields, boundary
     if texts.get("stream", "false").lower() not in {"", "0", "false"}:
         raise invalid("stream is not supported here; leave it out.", "stream")
@@ -592,7 +593,7 @@ def _prefix(body: bytes, size: int, blocks_max: int, tools: bytes) -> Blocks:
     """
     start = body.find(_MESSAGES) + len(_MESSAGES)
     seed = crc32(tools[:_SEED_BYTES]) if tools else 0
-    return Blocks(body, blocks_max, start=start, size=size, seed=seed)
+    return Blocks(body, blocks_max, start, size, seed)
 
 
 def _missing(name: str, fix: str = "") -> ApiError:

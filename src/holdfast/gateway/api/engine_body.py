@@ -18,6 +18,7 @@ from holdfast.gateway.api.routes import Api
 
 _USAGE: Final = b',"stream_options":{"include_usage":true}}'
 _RUNNING_USAGE: Final = b',"stream_options":{"include_usage":true,"continuous_usage_stats":true}}'
+_INFER: Final = Api.INFER
 _COUNTED_STREAMS: Final = frozenset({Api.CHAT, Api.COMPLETIONS})  # those with stream_options
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -31,7 +32,7 @@ def upstream_body(ask: ParsedRequest, model: str, *, ask_usage: bool, running_us
     """
     if ask.fields is not None:
         return _renamed_form(ask, ask.fields, model)
-    if ask.api is Api.INFER:
+    if ask.api is _INFER:
         return ask.body  # the model is in the path
     wanted = ask.wants_running_usage if running_usage else ask.wants_usage
     counted = ask_usage and ask.stream and not wanted and ask.api in _COUNTED_STREAMS

@@ -74,7 +74,6 @@ class Blocks(Sequence[int]):
         self,
         text: bytes | memoryview,
         count_max: int,
-        *,
         start: int = 0,
         size: int = -1,
         seed: int = 0,

@@ -54,6 +54,9 @@ class ModelIn(StrEnum):
     NOWHERE = "nowhere"
 
 
+_IN_PATH: Final = ModelIn.PATH
+
+
 @dataclass(slots=True, frozen=True)
 class Route:
     """One API route: method, body format, the engine's path and the kind of answer."""
@@ -72,7 +75,7 @@ class Route:
 
         ``model``: the engine's name of it, ``version``: may be empty.
         """
-        if self.model_in is not ModelIn.PATH:
+        if self.model_in is not _IN_PATH:
             return self.upstream
         path = self.upstream + _escape(model)
         if version:

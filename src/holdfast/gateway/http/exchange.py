@@ -19,8 +19,6 @@ NEW: Final = 0  # the app has not seen it
 ANNOUNCED: Final = 1  # it saw the head
 ASKED: Final = 2  # it saw the whole request
 
-UNCHARGED: Final = -1  # no account has counted it
-
 _CHUNKED: Final = 0  # how the pieces of an answer are framed
 _PLAIN: Final = 1  # for HTTP/1.0: the end of the connection is the end of the answer
 _NO_CONTENT: Final = 2  # HEAD, 204, 304: pieces are dropped
@@ -60,7 +58,6 @@ class ClientExchange:
         "account",
         "body",
         "body_max",
-        "charged",
         "closes",
         "complete",
         "connection",
@@ -68,6 +65,7 @@ class ClientExchange:
         "expects",
         "framing",
         "headers",
+        "holder",
         "lines",
         "listener",
         "method",
@@ -96,12 +94,12 @@ class ClientExchange:
         self.body = b""
         self.body_max = body_max
         self.listener: Listener | None = None
-        self.account: ByteAccount | None = None
+        self.account: ByteAccount | None = None  # that of its tenant
         self.started = False
         self.sink: BodySink | None = None
         self.connection: ExchangeConnection | None = connection
         self.stage = NEW
-        self.charged = UNCHARGED  # bytes that stand in the account while it is under way
+        self.holder: ByteAccount | None = None  # the account that counts it while it is under way
         self.complete = False  # the whole request is here
         self.size = 0  # of the body so far
         self.stated = 0  # its length, if the head says it
@@ -208,4 +206,4 @@ class ClientExchange:
         return self.lines.replace(syntax.KEEP_ALIVE, b"") + syntax.CLOSE
 
 
-__all__ = ["ANNOUNCED", "ASKED", "NEW", "UNCHARGED", "ClientExchange"]
+__all__ = ["ANNOUNCED", "ASKED", "NEW", "ClientExchange"]

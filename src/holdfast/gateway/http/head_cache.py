@@ -54,7 +54,7 @@ class HeadCache(Generic[Said]):
         self.length = b""  # as it stands in the data that were compared last
         self.stated = 0  # the same as a number
 
-    def recall(self, data: bytes | bytearray) -> int:
+    def recall(self, data: bytes) -> int:
         """Return where the body begins in data that begin with the remembered head, else 0. Hot."""
         if not data.startswith(self._before):
             return 0
@@ -66,11 +66,11 @@ class HeadCache(Generic[Said]):
         if not digits.isdigit():  # of bytes: 0 to 9 only; no sign, blank or underscore
             return 0
         self._hits += 1
-        self.length = bytes(digits)
+        self.length = digits
         self.stated = int(digits)
         return end + len(self._after)
 
-    def learn(self, head: bytes | bytearray, said: Said) -> None:
+    def learn(self, head: bytes, said: Said) -> None:
         """Remember a head that the parser accepted, if it is short and states one length."""
         if len(head) > _HEAD_BYTES_MAX:
             return
@@ -86,14 +86,14 @@ class HeadCache(Generic[Said]):
         begin = name + len(_NAME)
         while head[begin] in _BLANKS:
             begin += 1
-        self._before = bytes(head[:begin])
-        self._after = bytes(head[head.find(_CR, begin) :])
+        self._before = head[:begin]
+        self._after = head[head.find(_CR, begin) :]
         self._begin = begin
         self._end_max = begin + _DIGITS_MAX + 1
         self.said = said
 
 
-def end_of_head(data: bytes | bytearray) -> int:
+def end_of_head(data: bytes) -> int:
     """Return where the body begins in data that begin with a complete head.
 
     The parser must have accepted the head: it then ends its lines in CR LF, and none of them is

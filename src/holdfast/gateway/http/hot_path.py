@@ -48,7 +48,7 @@ class PlainParser(RequestParser):
 
     __slots__ = ()
 
-    def feed(self, data: bytes | bytearray) -> None:
+    def feed(self, data: bytes) -> None:
         """Parse bytes into ``arrived`` and ``failure``. Must not be called after a failure."""
         self._at_start = False  # so that no head is learned, and no line compared
         self._parse(data)

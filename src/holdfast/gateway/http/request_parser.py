@@ -101,7 +101,7 @@ class RequestParser:
         self._repeats = 0
         self._without_body = 0  # bytes since the last that belonged to a body
         self._body: bytearray | None = None  # from the second piece on
-        self._data: bytes | bytearray = b""  # what is being parsed
+        self._data = b""  # what is being parsed
         self._clean = False  # the last read completed a request
         self._host = b"\n"  # the last one found valid; no value can be this
         self._at_start = True  # the parser stands where a request begins
@@ -110,7 +110,7 @@ class RequestParser:
         self._known = HeadCache[Known]()
         self._due = 0  # bytes to come of the body behind a known head
 
-    def feed(self, data: bytes | bytearray) -> None:
+    def feed(self, data: bytes) -> None:
         """Parse bytes into ``arrived`` and ``failure``. Must not be called after a failure."""
         if self._due:
             self._take_body(data)
@@ -122,7 +122,7 @@ class RequestParser:
                 return
         self._parse(data)
 
-    def _take_known(self, rest: bytes | bytearray) -> None:
+    def _take_known(self, rest: bytes) -> None:
         """A head that was judged before, and what came behind it."""
         config, known = self._config, self._known
         assert known.said is not None
@@ -139,7 +139,7 @@ class RequestParser:
         exchange.stated = stated
         self.arrived.append(exchange)
         if len(rest) == stated:
-            exchange.body = bytes(rest)  # copies only what was held
+            exchange.body = rest
             exchange.size = stated
             exchange.complete = True
             return
@@ -149,19 +149,19 @@ class RequestParser:
         if rest:
             self._take_body(rest)
 
-    def _take_body(self, data: bytes | bytearray) -> None:
+    def _take_body(self, data: bytes) -> None:
         """The body behind a known head; the parser has not seen that it began."""
         due = self._due
         piece = data if len(data) <= due else data[:due]
         self._due = due - len(piece)
-        self.on_body(bytes(piece))  # as long as stated: it cannot be refused
+        self.on_body(piece)  # as long as stated: it cannot be refused
         if not self._due:
             self.on_message_complete()
             self._at_start = True
             if len(data) > due:
                 self._parse(data[due:])
 
-    def _parse(self, data: bytes | bytearray) -> None:
+    def _parse(self, data: bytes) -> None:
         incoming, parser = self.incoming, self._parser
         assert parser is not None
         size = incoming.size if incoming is not None else -1
@@ -172,7 +172,7 @@ class RequestParser:
         try:
             parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(bytes(data[upgrade.args[0] :]))
+            self._ignore_upgrade(data[upgrade.args[0] :])
             return
         except HttpParserError as error:
             if self.failure is None:

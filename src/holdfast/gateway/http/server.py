@@ -42,7 +42,6 @@ from holdfast.gateway.http.exchange import (
     ANNOUNCED,
     ASKED,
     NEW,
-    UNCHARGED,
     ClientExchange,
 )
 from holdfast.gateway.http.hot_path import FAST, HotPath
@@ -203,13 +202,13 @@ class ClientConnection(asyncio.Protocol):
 
     # --- what follows from it -------------------------------------------------------------------
 
-    def _feed(self, data: bytes | bytearray) -> None:
+    def _feed(self, data: bytes) -> None:
         self._intake.feed(data)
         if self._intake.failure is not None:
             self._deaf = True
 
-    def _take_held(self) -> bytearray:
-        held, self._held = self._held, bytearray()
+    def _take_held(self) -> bytes:
+        held, self._held = bytes(self._held), bytearray()
         if len(held) > HELD_BYTES_MAX:
             self.transport.resume_reading()
         return held
@@ -243,8 +242,8 @@ class ClientConnection(asyncio.Protocol):
                     exchange.stage = ASKED
                     if self._received:
                         self._count_received(0)
-                    if exchange.charged == UNCHARGED and exchange.account is not None:
-                        exchange.charged = exchange.size
+                    if exchange.holder is None and exchange.account is not None:
+                        exchange.holder = exchange.account
                         exchange.account.begin(exchange.size)
                     server.app.on_request(exchange)
                     if exchange.connection is None:
@@ -282,7 +281,7 @@ class ClientConnection(asyncio.Protocol):
             if account is not None:
                 shortage = account.admit(exchange.size)
                 if shortage is None:
-                    exchange.charged = exchange.size
+                    exchange.holder = account
                 else:
                     self.refuse(_BUDGET_REFUSALS[shortage])
             return
@@ -376,7 +375,8 @@ class ClientConnection(asyncio.Protocol):
             self._count_received(0)
         if exchange is not None:
             exchange.connection = None
-            _settle(exchange)
+            if exchange.holder is not None:
+                exchange.holder.end(exchange.size)
             listener, exchange.listener = exchange.listener, None
             if listener is not None:
                 listener.on_client_gone()
@@ -387,7 +387,8 @@ class ClientConnection(asyncio.Protocol):
     def finish(self, exchange: ClientExchange) -> None:
         """End an exchange whose answer is complete: start the next request, or close."""
         exchange.connection = exchange.listener = self._current = None
-        _settle(exchange)
+        if exchange.holder is not None:
+            exchange.holder.end(exchange.size)
         self.served += 1
         if exchange.closes:
             self.leave(linger=not exchange.complete)
@@ -628,13 +629,6 @@ class Server:
         """Close all remaining connections at once."""
         for connection in list(self.connections):
             connection.drop(gone=True)
-
-
-def _settle(exchange: ClientExchange) -> None:
-    """Take a request that is over out of its tenant's account."""
-    if exchange.charged != UNCHARGED and exchange.account is not None:
-        exchange.account.end(exchange.charged)
-        exchange.charged = UNCHARGED
 
 
 def _older(table: Waiting, due_ns: int) -> list[ClientConnection]:

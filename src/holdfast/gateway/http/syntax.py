@@ -176,7 +176,7 @@ def split_target(target: bytes) -> tuple[bytes, bytes] | None:
     return path, query
 
 
-def check_version(version: str, line: bytes, data: bytes | bytearray) -> Refusal | None:
+def check_version(version: str, line: bytes, data: bytes) -> Refusal | None:
     """Return a refusal unless the protocol is HTTP/1.1 or HTTP/1.0. ``line``: method and target.
 
     llhttp also accepts RTSP request lines and reports no difference. They do no harm, so it is

@@ -182,7 +182,7 @@ class KeyedRequests:
         answer.join(caller)
         proxied.exchange = answer
         answer.listener = proxied
-        proxied.proceed()
+        proxied.decide()
         return answer
 
     def ended(self, answer: RecordedAnswer) -> None:

@@ -3,7 +3,7 @@
 Read from top to bottom, as a request goes:
 
     begin, read         the body is read and checked; refused here, or
-    _decide             handed to the flow, which queues it and chooses a replica
+    decide              handed to the flow, which queues it and chooses a replica
     dispatch            an attempt on one replica: first, repeated, or continuing another
     show, relay         a stream's content goes to the client as it comes
     finish              the flow's result: the answer is judged, and another model asked, or
@@ -177,7 +177,7 @@ class ProxiedRequest:
     def begin(self) -> None:
         """Check a request whose body is complete, and hand it to the flow or refuse it."""
         if self.read():
-            self.proceed()
+            self.decide()
 
     def read(self) -> bool:
         """Check a request whose body is complete; return whether it was not refused."""
@@ -208,11 +208,6 @@ class ProxiedRequest:
                 self._held = []
         return True
 
-    def proceed(self) -> None:
-        """Hand a request that was read to the flow."""
-        path = self._path
-        self._decide(self.ask.model if path is None else path.model)
-
     def list_models(self) -> None:
         """Answer with the models that this tenant may use, or with the one that the path names."""
         exchange, tenant = self.exchange, self.tenant
@@ -227,34 +222,35 @@ class ProxiedRequest:
 
     # --- decide ----------------------------------------------------------------------------------
 
-    def _decide(self, model: str) -> None:
-        """Hand the request to the flow, for this model."""
-        ask, tenant, port, context = self.ask, self.tenant, self.port, self._context
+    def decide(self) -> None:
+        """Hand a request that was read to the flow, for the model that it names or that is chosen.
+
+        A virtual name's path says which model that is; after an escalation, the stronger one.
+        """
+        ask, tenant, path = self.ask, self.tenant, self._path
+        port, context = self.port, self._context
+        model = ask.model if path is None else path.model
         now = port.now_ns()
         continuable = ask.continuable and port.settings.continues(self.route.api, model)
         self._keeps = continuable
         if ask.stream and context.comparisons.models:
             self._keeps = continuable or context.comparisons.keeps(ask, model)
-        self.request = Request(
-            self.serial,
-            model,
-            arrived=now,
-            deadline=port.deadline(model, tenant.priority, now),
-            prompt_tokens=context.ratios.of(model).prompt.tokens(ask.prompt_bytes),
-            max_tokens=ask.max_tokens,
-            choices=ask.choices,
-            tenant=tenant.name,
-            priority=tenant.priority,
-            prefix=ask.prefix,
-            session=ask.session,
-            hedgeable=ask.hedgeable,
-            continuable=continuable,
-            regions=tenant.region_names,
-            whole=not ask.stream,
-            degradable=self._path is not None and bool(self._path.ladder),
-            stores=ask.stores,
-            content=ask.body,
+        deadline = port.deadline(model, tenant.priority, now)
+        prompt_tokens = context.ratios.of(model).prompt.tokens(ask.prompt_bytes)
+        self.request = request = Request(
+            self.serial, model, now, deadline, prompt_tokens, ask.max_tokens, not ask.stream
         )
+        request.choices = ask.choices
+        request.tenant = tenant.name
+        request.priority = tenant.priority
+        request.prefix = ask.prefix
+        request.session = ask.session
+        request.hedgeable = ask.hedgeable
+        request.continuable = continuable
+        request.regions = tenant.region_names
+        request.degradable = path is not None and bool(path.ladder)
+        request.stores = ask.stores
+        request.content = ask.body
         self.observer.saw_submission(self)
         port.open(self, now, streams=ask.stream)
 
@@ -303,7 +299,7 @@ class ProxiedRequest:
         self.attempts[action.attempt] = attempt
         attempt.started = attempt.last = self.port.now_ns()
         path = self.route.upstream_path(target.served_as, ask.version)
-        headers = _type_line(ask.content_type) + target.headers + ask.headers
+        headers = ask.type_line + target.headers + ask.headers
         if self.trace is not None:
             headers += self.trace.line(action.attempt)
         attempt.call = target.upstream.call(attempt, b"POST", path, headers, body)
@@ -504,7 +500,8 @@ class ProxiedRequest:
 
     def finish(self, finish: Finish) -> None:
         """Send the final answer or error of the flow, or ask a stronger model first."""
-        self.port.answers(self)
+        if self.ask.stream:
+            self.port.answers(self)
         self.observer.saw_finish(self, finish)
         if finish.status == 499:
             self.exchange.listener = None
@@ -558,7 +555,7 @@ class ProxiedRequest:
         self.finish_reason = None
         self.escalated = True
         self.serial = self.port.next_serial()
-        self._decide(stronger)
+        self.decide()
         return True
 
     # --- answer ----------------------------------------------------------------------------------

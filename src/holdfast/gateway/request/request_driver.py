@@ -117,12 +117,11 @@ class RequestDriver:
     def on_request(self, exchange: Exchange) -> None:
         """Serve a request whose body is complete."""
         proxied = exchange.listener
-        if isinstance(proxied, RelayedRequest):
-            proxied.end(exchange.body)
-            return
         if not isinstance(proxied, ProxiedRequest):
-            raise TypeError("a request that on_head did not admit")
-        if proxied.route.lists_models:
+            if not isinstance(proxied, RelayedRequest):
+                raise TypeError("a request that on_head did not admit")
+            proxied.end(exchange.body)
+        elif proxied.route.lists_models:
             proxied.list_models()
         elif self.keyed is not None and KEY_HEADER in exchange.headers:
             self.keyed.begin(proxied)

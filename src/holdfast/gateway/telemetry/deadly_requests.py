@@ -44,12 +44,12 @@ class DeadlyRequests:
 
     __slots__ = (
         "_answered",
-        "_answered_from",
         "_died",
         "_harmless",
         "_held",
         "_later",
         "_secret",
+        "answered_from",
         "blocked",
     )
 
@@ -61,7 +61,7 @@ class DeadlyRequests:
         self._held: dict[str, int] = {}  # of these, those that control has not spoken of yet
         self._answered: deque[list[str]] = deque()  # marks of answered requests, the oldest first
         self._harmless: dict[str, int] = {}  # how often each of these marks is among them
-        self._answered_from = 0  # no further request is remembered before this time
+        self.answered_from = 0  # no further request is remembered before this time
 
     def use(self, secret: bytes) -> None:
         """Set the key of fingerprints.
@@ -117,9 +117,9 @@ class DeadlyRequests:
 
     def answered(self, ask: ParsedRequest, now: int) -> None:
         """Remember the marks of an answered request; most are passed over, to be cheap. Hot."""
-        if now < self._answered_from or not self._secret:
+        if now < self.answered_from or not self._secret:
             return
-        self._answered_from = now + _ANSWERED_EVERY
+        self.answered_from = now + _ANSWERED_EVERY
         marks = self._marks(ask)
         self._answered.append(marks)
         for mark in marks:

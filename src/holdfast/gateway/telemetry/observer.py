@@ -122,20 +122,27 @@ class Observer:
     def saw_finish(self, proxied: ObservedRequest, finish: Finish) -> None:
         """Record the end of a request: duration, record, trace, and deaths of replicas under it."""
         now = self.now_ns()
-        lost = self._died_under.pop(proxied, ())
-        if lost and finish.status != 200:  # one that was answered in the end kills nobody
-            for index, replica_id in enumerate(lost):
-                self.deadly.saw(replica_id, proxied.ask, later=index > 0)
-            if len(set(lost)) >= DEATHS_MAX:
-                self.deadly.hold(proxied.ask, now)
+        if self._died_under:
+            self._saw_deaths(proxied, finish, now)
         if finish.status == 200:
-            self.deadly.answered(proxied.ask, now)
+            if now >= self.deadly.answered_from:
+                self.deadly.answered(proxied.ask, now)
         elif finish.status == 429 and not finish.attempts:
             self.counters.over_quota(proxied.tenant.name, finish.code)
         self.counters.finished(finish, now - proxied.request.arrived)
         self.records.add(proxied, finish, now)
         if self.traces is not None and proxied.trace is not None:
             self.traces.finish(proxied, finish, now)
+
+    def _saw_deaths(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
+        """Blame a request for the replicas that died under it, unless it was answered after all."""
+        lost = self._died_under.pop(proxied, ())
+        if not lost or finish.status == 200:
+            return
+        for index, replica_id in enumerate(lost):
+            self.deadly.saw(replica_id, proxied.ask, later=index > 0)
+        if len(set(lost)) >= DEATHS_MAX:
+            self.deadly.hold(proxied.ask, now)
 
     def saw_escalation(self, proxied: ObservedRequest, check: str) -> None:
         """Record that an answer failed a check and a stronger model is asked."""

@@ -100,10 +100,11 @@ class PrefixAffinity:
     ) -> Choice | None:
         """The home of the prompt's first uncommon block; without one, the inner policy's choice."""
         prefix = request.prefix
-        if prefix:
+        blocks = len(prefix)
+        if blocks:
             key = self._own_block(prefix, len(candidates))
             if key is not None:
-                saved = self._cached_share(key, len(prefix)) * request.prompt_tokens
+                saved = self._cached_share(key, blocks) * request.prompt_tokens
                 choice = self._rendezvous.pick(
                     key, candidates, tried, returning=self._counts[key] > 1, saved=saved
                 )
