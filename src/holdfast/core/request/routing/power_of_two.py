@@ -56,9 +56,7 @@ class PowerOfTwoConfig:
     latency_floor: float = 0.25  # of the typical latency: how fast a replica can look at most
     indifference: float = 0.05  # share of a cost: smaller differences are noise of measurement
     explore: float = 0.02  # share of choices; 64 replicas at 100/s are each seen within a minute
-    # Prompt tokens without a first token yet that count as one request more, such as 512; 0: they
-    # do not count. On a trace of long prompts 2,048 is 5 % slower to the first token, 128 the same.
-    prompt_tokens: int = 0
+    prompt_tokens: int = 0  # that wait and count as one request more, such as 512; 0: none do
 
     def __post_init__(self) -> None:
         field, fix = "power_of_two.by", 'use "latency" or "inflight"'
