@@ -83,23 +83,23 @@ def test_by_inflight_ignores_latency():
     assert always(PowerOfTwo(Random(1), PowerOfTwoConfig(by="inflight")), pool) == "a"
 
 
-def test_prompts_that_wait_for_their_first_token_count_by_their_length():
+READING = PowerOfTwoConfig(explore=0, prompt_tokens=512)
+
+
+def test_prompts_that_wait_for_their_first_token_count_by_their_length_if_wanted():
     writes, reads = candidate("writes", 1.0, inflight=6), candidate("reads", 1.0, inflight=2)
     reads.prefill_tokens = 4_096  # eight requests more, where an answer being written is one
-    assert always(PowerOfTwo(Random(1), STRICT), [writes, reads]) == "writes"
+    assert always(PowerOfTwo(Random(1), READING), [writes, reads]) == "writes"
     reads.prefill_tokens = 512
-    assert always(PowerOfTwo(Random(1), STRICT), [writes, reads]) == "reads"
+    assert always(PowerOfTwo(Random(1), READING), [writes, reads]) == "reads"
     reads.prefill_tokens = 1 << 20
-    for config in (
-        PowerOfTwoConfig(explore=0, prompt_tokens=0),
-        PowerOfTwoConfig(by="inflight"),
-    ):
+    for config in (STRICT, PowerOfTwoConfig(by="inflight", prompt_tokens=512)):
         assert always(PowerOfTwo(Random(1), config), [writes, reads]) == "reads"
 
 
 def test_a_burst_of_long_prompts_is_spread_over_replicas_that_write_answers():
     pool = [candidate(f"r{index}", 1.0, inflight=index) for index in range(8)]
-    policy = PowerOfTwo(Random(5), STRICT)
+    policy = PowerOfTwo(Random(5), READING)
     sent = Counter()
     for _ in range(28):
         chosen, _ = policy.choose(ANY, pool, (), now=0)

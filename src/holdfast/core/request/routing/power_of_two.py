@@ -1,11 +1,12 @@
 """Look at two at random, take the better: nearly as good as looking at all, and never a herd.
 
-The cost of a candidate is ``latency * (in flight + prompts + 1) / weight``: how long this request
+The cost of a candidate is ``latency * (in flight + 1) / weight``: how long this request
 would wait if the replica went on as it did lately. The peak-EWMA rises at once when a replica slows
 down, so it loses traffic within a few answers, and the count in flight shows a hang before any
-latency does. Most of what is in flight are answers being written, which hardly delay a first token;
-prompts that wait for theirs do. So those count once more, by their length: ``prompt_tokens`` of
-them as much as one request. Without it, arrivals in bursts pile up where few answers are written.
+latency does. Prompts that wait for their first token can count once more, by their length
+(``prompt_tokens``): where engines read prompts one after the other and those come in bursts,
+answers being written hardly delay a first token. Not by default: where a replica has slots that do
+not disturb each other, a long prompt would count for sixty requests, and others be overfilled.
 
 What would make a bad replica attractive is taken out. A latency nobody has measured yet is read as
 the pool's typical one: zero would flood every newcomer, infinity would starve it. A latency far
@@ -55,9 +56,7 @@ class PowerOfTwoConfig:
     latency_floor: float = 0.25  # of the typical latency: how fast a replica can look at most
     indifference: float = 0.05  # share of a cost: smaller differences are noise of measurement
     explore: float = 0.02  # share of choices; 64 replicas at 100/s are each seen within a minute
-    # Prompt tokens without a first token yet that count as one request more; 0: they do not count.
-    # On a trace of long prompts 2,048 is 5 % slower to the first token, 128 the same.
-    prompt_tokens: int = 512
+    prompt_tokens: int = 0  # that wait and count as one request more, such as 512; 0: none do
 
     def __post_init__(self) -> None:
         field, fix = "power_of_two.by", 'use "latency" or "inflight"'
