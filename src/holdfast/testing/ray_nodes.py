@@ -74,6 +74,11 @@ class RayNodes:
                     os.kill(pid, signal.SIGKILL)
         self._cluster.remove_node(node, allow_graceful=False)
 
+    def suspend(self, name: str) -> None:
+        """Stop a node's raylet: Ray lists it as alive for a while, and it does nothing."""
+        for each in self._nodes[name].all_processes["raylet"]:
+            os.kill(each.process.pid, signal.SIGSTOP)
+
 
 def descendants(*roots: int) -> list[int]:
     """All processes that descend from these, the youngest generation last."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
-from ray.experimental import internal_kv
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -23,14 +22,16 @@ from holdfast.core.deploy.node_choice import (
     NodeRequest,
     choose_node,
 )
+from holdfast.launchers.ray import internals
 from holdfast.launchers.ray.replica_host import ReplicaHost
 
 PLACE_S: Final = 10.0  # for a reservation of what was seen to be free: it takes a tenth of a second
-PLACES_MAX: Final = 3  # nodes tried for one order; then it is asked for anew, with a fresh list
-ACTOR_S: Final = 60.0  # for an actor's start: a new Python process on a node that may be busy
+# For an actor's start, which is that of a Python process. A node that loads weights with all its
+# cores may need a minute, and the next one would be no faster; one that dies is not waited for.
+ACTOR_S: Final = 120.0
+PLACES_S: Final = 150.0  # after that no further node is tried: it is asked for anew
 _LOOK_S: Final = 0.5  # between two looks whether the node that is waited for has died
 _NODE_LABEL: Final = "ray.io/node-id"
-_KV: Final = b"holdfast-replicas"
 
 
 class ClusterRefusalError(Exception):
@@ -70,7 +71,7 @@ class Cluster:
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         """All nodes that the cluster knows, dead ones too, by id."""
-        draining = _draining()
+        draining = internals.draining_nodes()
         return {
             row["NodeID"]: {
                 "id": row["NodeID"],
@@ -87,7 +88,7 @@ class Cluster:
         }
 
     def _candidates(self, lost: Callable[[str], bool]) -> list[ClusterNode]:
-        free, now = _free_by_node(), time.monotonic_ns()
+        free, now = internals.free_by_node(), time.monotonic_ns()
         models: dict[str, dict[str, int]] = {}
         running = [
             (record["node"], record["model"])
@@ -143,12 +144,13 @@ class Cluster:
         request = NodeRequest(need["model"], need["gpus"], need["cpus"], need["zone"])
         self.release(replica_id)  # what an earlier life left behind
         tried: dict[str, str] = {}  # nodes that did not do it, and what they did
+        deadline = time.monotonic() + PLACES_S
         try:
             while True:
                 choice = self._choose(replica_id, request, lost, tried)
-                if choice.node is None or len(tried) == PLACES_MAX:
-                    told = "; ".join([*tried.values(), choice.reason])
-                    raise ClusterRefusalError(told, room=False)
+                if choice.node is None or time.monotonic() > deadline:
+                    why = "no other node took it" if tried else choice.reason
+                    raise ClusterRefusalError("; ".join([*tried.values(), why]), room=False)
                 try:
                     return self._settle(replica_id, request, choice, lost)
                 except _NodeFailedError as error:
@@ -246,8 +248,8 @@ class Cluster:
         """What is kept of each replica of this namespace; unreadable records are left out."""
         prefix = f"{self._namespace}/".encode()
         found: dict[str, dict[str, Any]] = {}
-        for key in internal_kv._internal_kv_list(prefix, namespace=_KV):  # noqa: SLF001
-            replica_id = bytes(key)[len(prefix) :].decode()
+        for key in internals.keys(prefix):
+            replica_id = key[len(prefix) :].decode()
             record = self.read(replica_id)
             if record is not None:
                 found[replica_id] = record
@@ -255,7 +257,7 @@ class Cluster:
 
     def read(self, replica_id: str) -> dict[str, Any] | None:
         """Return a replica's record from the cluster; None where it is missing or damaged."""
-        data = internal_kv._internal_kv_get(self._key(replica_id), namespace=_KV)  # noqa: SLF001
+        data = internals.get(self._key(replica_id))
         try:
             record = json.loads(data) if data is not None else None
         except ValueError:
@@ -264,12 +266,11 @@ class Cluster:
 
     def write(self, replica_id: str, record: Mapping[str, Any]) -> None:
         """Keep a replica's record, replacing what was kept."""
-        data = json.dumps(record).encode()
-        internal_kv._internal_kv_put(self._key(replica_id), data, namespace=_KV)  # noqa: SLF001
+        internals.put(self._key(replica_id), json.dumps(record).encode())
 
     def forget(self, replica_id: str) -> None:
         """Delete a replica's record."""
-        internal_kv._internal_kv_del(self._key(replica_id), namespace=_KV)  # noqa: SLF001
+        internals.delete(self._key(replica_id))
 
     def _key(self, replica_id: str) -> bytes:
         return self._name(replica_id).encode()
@@ -291,19 +292,6 @@ def _until(
             raise _NodeFailedError(f"{node.address} {failure} in {within_s:g} s")
 
 
-def _draining() -> dict[str, int]:
-    """The nodes that are drained, each with the deadline (ms since 1970; 0: none)."""
-    from ray._private.state import state  # noqa: PLC0415 Serve reads it there, too
-
-    return {node: int(deadline or 0) for node, deadline in state.get_draining_nodes().items()}
-
-
-def _free_by_node() -> dict[str, dict[str, float]]:
-    from ray._private.state import state  # noqa: PLC0415 there is no public way per node
-
-    return {node: dict(free) for node, free in state.available_resources_per_node().items()}
-
-
 def _why_no_actor(error: Exception) -> str:
     text = str(error)
     if "No module named 'holdfast'" in text:
@@ -311,4 +299,4 @@ def _why_no_actor(error: Exception) -> str:
     return f"its actor did not start: {text.strip().splitlines()[-1][:200]}"
 
 
-__all__ = ["ACTOR_S", "PLACES_MAX", "PLACE_S", "Cluster", "ClusterRefusalError"]
+__all__ = ["ACTOR_S", "PLACES_S", "PLACE_S", "Cluster", "ClusterRefusalError"]

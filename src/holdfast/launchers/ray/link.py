@@ -20,7 +20,7 @@ from holdfast.launchers.environment import engine_environment
 from holdfast.ports import LaunchError, NoRoomError
 
 REQUEST_S: Final = 120.0  # for what takes a second: adoption asks every actor
-PLACE_REQUEST_S: Final = 240.0  # above three nodes tried, each with a reservation and an actor
+PLACE_REQUEST_S: Final = 300.0  # above all nodes tried, with a reservation and an actor on the last
 _AGAIN_FIRST_S: Final = 1.0
 _AGAIN_MAX_S: Final = 30.0
 _LINE_BYTES_MAX: Final = 4 << 20
