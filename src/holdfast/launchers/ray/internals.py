@@ -54,7 +54,8 @@ def _warn(text: str) -> None:
 
 def keys(prefix: bytes) -> list[bytes]:
     """All keys of ours that begin so."""
-    return [bytes(key) for key in internal_kv._internal_kv_list(prefix, namespace=_KV)]  # noqa: SLF001
+    found = internal_kv._internal_kv_list(prefix, namespace=_KV)  # noqa: SLF001
+    return [bytes(key) for key in found]
 
 
 def get(key: bytes) -> bytes | None:
