@@ -22,6 +22,7 @@ from holdfast.testing.standin.text import WORDS
 LATE_S: Final = 1.5  # a request that takes longer was harmed; a healthy one takes a quarter
 IN_FLIGHT_MAX: Final = 20_000
 WORDS_MAX: Final = 32_000
+_REFUSAL_MAX: Final = 300  # characters of an error that are kept
 _FOREIGN: Final = [f"{word[::-1]} " for word in WORDS]  # no answer contains them
 _FILLER: Final = "".join(islice(cycle(_FOREIGN), WORDS_MAX))
 _ENDS: Final = [0, *accumulate(map(len, islice(cycle(_FOREIGN), WORDS_MAX)))]
@@ -42,6 +43,8 @@ class Shot:
         "finish",
         "first",
         "ids",
+        "refusal",
+        "replica",
         "roles",
         "status",
         "stream",
@@ -68,6 +71,8 @@ class Shot:
         self.error = ""
         self.attempts = 1
         self.continued = False
+        self.replica = ""  # that the gateway named
+        self.refusal = ""  # the error in the gateway's words
 
     def read(self, event: bytes, now: float) -> None:
         """One SSE event."""
@@ -102,6 +107,7 @@ class Shot:
     def _take(self, told: dict[str, Any], now: float) -> None:
         if "error" in told:
             self.error = self.error or "error event"
+            self.refusal = orjson.dumps(told["error"]).decode()[:_REFUSAL_MAX]
             return
         self.ids.add(told["id"])
         self.continued = self.continued or bool(told.get("holdfast", {}).get("continued"))
@@ -184,8 +190,12 @@ class _Client(asyncio.Protocol):
         self._over("reset" if exc is not None else "closed")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._shot is not None and name.lower() == b"x-holdfast-attempts":
+        if self._shot is None:
+            return
+        if name.lower() == b"x-holdfast-attempts":
             self._shot.attempts = int(value)
+        elif name.lower() == b"x-holdfast-replica":
+            self._shot.replica = value.decode("ascii", "replace")
 
     def on_headers_complete(self) -> None:
         if self._shot is not None:
@@ -193,7 +203,10 @@ class _Client(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         shot = self._shot
-        if shot is None or shot.status != 200:
+        if shot is None:
+            return
+        if shot.status != 200:
+            shot.refusal = (shot.refusal + body.decode("utf-8", "replace"))[:_REFUSAL_MAX]
             return
         if not shot.stream:
             self._buffer += body

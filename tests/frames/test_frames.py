@@ -61,7 +61,7 @@ from holdfast.frames import (
 )
 
 ROW = ReplicaViewRow(
-    "r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start", "stalled", 0.2, 3.5
+    "r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start", "stalled", 0.2, 3.5, "h1"
 )
 EVERY = [
     Welcome(7, "control-1", secret=b"key"),
@@ -264,7 +264,7 @@ def test_one_damaged_byte_gives_frames_or_a_frame_error(frame: Frame, data) -> N
 NAME = st.text(min_size=1, max_size=12)
 SHARE = st.floats(0, 1)
 REPLICA = st.builds(
-    Replica, NAME, NAME, NAME, NAME, NAME, st.integers(0, 1 << 40), st.floats(0.01, 1e6)
+    Replica, NAME, NAME, NAME, NAME, NAME, st.integers(0, 1 << 40), st.floats(0.01, 1e6), NAME
 )
 VIEW = st.builds(
     FleetView,
@@ -316,6 +316,8 @@ def carried(frame: Frame) -> Frame:
 def test_a_view_survives_the_way_exactly(view: FleetView) -> None:
     back = frame_to_view(carried(view_to_frame(view)))
     assert back == view
+    hosts = [one.replica.host for one in back.replicas]
+    assert hosts == [one.replica.host for one in view.replicas], "they are not compared"
     assert all(isinstance(one.state, State) for one in back.replicas)
     assert all(one.halt is None or isinstance(one.halt, Halt) for one in back.replicas)
 
@@ -331,6 +333,7 @@ def test_a_row_of_an_older_control_says_nothing_of_times() -> None:
     [frame] = FrameReader().feed(framed(["view", 1, 1, [], [older]]))
     [one] = frame_to_view(frame).replicas
     assert (one.halt, one.canary_s, one.ready_in_s) == (None, None, None)
+    assert one.replica.host == ""
 
 
 @pytest.mark.parametrize("state", State)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections import Counter
 
 import pytest
 
@@ -74,6 +75,51 @@ def test_replicas_are_spread_and_in_their_zones_and_wait_where_there_is_no_room(
         await launcher.stop("m-4", grace_s=0.0)
 
     scene(nodes, tmp_path, play)
+
+
+def test_replicas_that_start_together_are_spread_too(nodes, tmp_path):
+    async def play(launcher, notes):
+        places = await asyncio.gather(*(started(launcher, f"m-{n}", gpus=0) for n in range(4)))
+        assert sorted(Counter(place.zone for place in places).values()) == [2, 2]
+
+    scene(nodes, tmp_path, play)
+
+
+def test_a_node_that_does_not_reserve_is_given_up_for_another(nodes, tmp_path):
+    async def play(launcher, notes):
+        node = nodes.add("e")
+        nodes.suspend("e")
+        try:
+            place = await started(launcher, "m-1", zone="zone-e")
+        finally:
+            nodes.kill("e")
+        assert not place.host.endswith(node[:8])
+        assert place.zone in {"zone-a", "zone-b"}
+        await notes.seen("line", "m-1", "up")
+
+    scene(nodes, tmp_path, play)
+
+
+def test_without_its_private_parts_ray_is_used_all_the_same(nodes, monkeypatch, capsys):
+    import ray  # noqa: PLC0415 only its own environment has it
+
+    from holdfast.launchers.ray import internals  # noqa: PLC0415 it imports Ray
+
+    ray.init(address=nodes.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        assert set(internals.free_by_node()) == {
+            row["NodeID"] for row in ray.nodes() if row["Alive"]
+        }
+        assert internals.draining_nodes() == {}
+        for name in ("available_resources_per_node", "get_draining_nodes"):
+            monkeypatch.delattr(f"ray._private.state.GlobalState.{name}")
+        free = internals.free_by_node()
+        assert free[nodes.id("b")]["CPU"] == 4.0
+        assert internals.draining_nodes() == {}
+        assert "cannot be read from this Ray" in capsys.readouterr().err
+    finally:
+        monkeypatch.undo()
+        ray.shutdown()
 
 
 def test_a_driver_that_is_killed_is_replaced_and_nobody_notices(nodes, tmp_path):

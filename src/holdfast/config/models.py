@@ -250,6 +250,7 @@ class ModelSection(Section):
                 region=endpoint.region,
                 slots=endpoint.slots,
                 weight=endpoint.weight,
+                host=endpoint.host,
             )
             yield Deployed(
                 replica,

@@ -4,7 +4,7 @@ What may live here: values that at least two policies exchange. No behaviour bey
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
 
@@ -89,6 +89,9 @@ class Replica:
     region: str = "region-a"
     slots: int = 0  # requests it runs at once; 0 = not declared, only the adaptive limit holds
     weight: float = 1.0  # relative capacity within its pool
+    # The machine that it lives and dies with; empty: unknown. Not compared: a platform may name it
+    # later than the rest, and that does not make it another replica.
+    host: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         require(bool(self.id), "replica.id", "is empty", "give every replica a unique name")

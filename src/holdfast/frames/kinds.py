@@ -50,6 +50,7 @@ class ReplicaViewRow(msgspec.Struct, frozen=True, array_like=True):
     halt: str = ""
     canary_s: float | None = None
     ready_in_s: float | None = None
+    host: str = ""
 
 
 class ViewFrame(msgspec.Struct, frozen=True, array_like=True, tag="view"):
@@ -174,6 +175,7 @@ class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):
     dropped: int  # reports lost since the last frame because the ring was full
     died: list[tuple[str, str]] = []  # (replica, fingerprint): its connection died with this on it
     compared: list[tuple[str, str, bool]] = []  # (replica, peer, whether their answers agreed)
+    died_ago_s: list[float] = []  # how long ago each of ``died`` was; empty: just now
 
 
 class EpochFrame(msgspec.Struct, frozen=True, array_like=True, tag="epoch"):

@@ -48,6 +48,7 @@ def view_to_frame(view: FleetView) -> ViewFrame:
                 seen.halt or "",
                 seen.canary_s,
                 seen.ready_in_s,
+                replica.host,
             )
         )
     return ViewFrame(view.version, view.epoch, list(view.panic), rows)
@@ -66,7 +67,8 @@ def _replica_view(row: ReplicaViewRow) -> ReplicaView:
     state = _STATES.get(row.state)
     if state is None:
         raise ConfigError("replica.state", f"is {row.state!r}", "upgrade this gateway")
-    replica = Replica(row.id, row.model, row.revision, row.zone, row.region, row.slots, row.weight)
+    declared = (row.id, row.model, row.revision, row.zone, row.region, row.slots, row.weight)
+    replica = Replica(*declared, row.host)
     halt = _HALTS.get(row.halt)  # one that a later control knows is none to us
     told = (halt, row.canary_s, row.ready_in_s)
     return ReplicaView(replica, state, row.share, row.firm, row.reason, *told)
@@ -93,6 +95,7 @@ def seen_to_frame(
     dropped: int = 0,
     died: Iterable[tuple[str, str]] = (),
     compared: Iterable[tuple[str, str, bool]] = (),
+    died_ago_s: Iterable[float] = (),
 ) -> SeenFrame:
     """Convert a gateway's reports and summaries to a frame; summaries are merged into one."""
     reports: list[ReportRow] = []
@@ -102,7 +105,7 @@ def seen_to_frame(
             reports.append(ReportRow(action.model, action.replica_id, action.what, action.reason))
         else:
             tallies.extend(_tally_row(tally) for tally in action.tallies)
-    return SeenFrame(reports, tallies, dropped, list(died), list(compared))
+    return SeenFrame(reports, tallies, dropped, list(died), list(compared), list(died_ago_s))
 
 
 def _tally_row(tally: Tally) -> TallyRow:

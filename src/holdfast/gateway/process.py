@@ -562,7 +562,10 @@ class GatewayProcess:
         if self._link.connected:
             dead, compared = driver.observer.deadly.take(), driver.comparisons.take()
             if dead or compared:
-                self._link.send(seen_to_frame((), 0, dead, compared))
+                now = monotonic_ns()
+                ago_s = [round(seconds(now - at), 3) for *_, at in dead]
+                died = [(replica_id, name) for replica_id, name, _ in dead]
+                self._link.send(seen_to_frame((), 0, died, compared, ago_s))
             if driver.observer.traces is not None and (traces := driver.observer.traces.take()):
                 self._link.send(TracesFrame(traces))
 

@@ -6,10 +6,12 @@ takes its workers along, as a machine would.
 """
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 START_S: Final = 300.0  # for a node to come up; Ray's own 30 s are too few on a busy machine
@@ -58,9 +60,40 @@ class RayNodes:
         """The id that Ray knows a node by."""
         return str(self._nodes[name].node_id)
 
-    def kill(self, name: str) -> None:
-        """Kill a node's processes without a word to anybody, as a power cut would."""
-        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+    def kill(self, name: str, *, spare_engines: bool = False) -> None:
+        """Kill a node's processes without a word to anybody, engines first, as a power cut would.
+
+        ``spare_engines``: only Ray itself dies, and its workers with it. Engines are in sessions of
+        their own and run on until their keepers miss the actor.
+        """
+        node = self._nodes.pop(name)
+        if not spare_engines:
+            raylets = node.all_processes["raylet"]
+            for pid in descendants(*(each.process.pid for each in raylets)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def suspend(self, name: str) -> None:
+        """Stop a node's raylet: Ray lists it as alive for a while, and it does nothing."""
+        for each in self._nodes[name].all_processes["raylet"]:
+            os.kill(each.process.pid, signal.SIGSTOP)
+
+
+def descendants(*roots: int) -> list[int]:
+    """All processes that descend from these, the youngest generation last."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                text = (entry / "stat").read_bytes()
+                parent = int(text[text.rindex(b")") + 2 :].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, generation = [], list(roots)
+    while generation:
+        generation = [child for pid in generation for child in children.get(pid, ())]
+        found += generation
+    return found
 
 
 def node_options(name: str, **more: Any) -> dict[str, Any]:
@@ -145,4 +178,4 @@ def ray_nodes(*others: str, dashboard: bool = False, **head: Any) -> Iterator[Ra
         cluster.shutdown()
 
 
-__all__ = ["RayNodes", "node_options", "ray_nodes"]
+__all__ = ["RayNodes", "descendants", "node_options", "ray_nodes"]

@@ -87,7 +87,7 @@ async def until(true):
 
 def play(launcher, scene):
     async def main():
-        unit = new_launched_replica(model(), 1, "zone-b", "/w", "", set())
+        unit = new_launched_replica(model(zones=["zone-b"]), 1, "zone-b", "/w", "", set())
         host, gate = Host(), LaunchGate(LaunchGateConfig())
         units = {unit.id: unit}
         launches = Launches(launcher, gate, units, host, HostGpus({}, FakeGpuHost(0)))
@@ -193,10 +193,24 @@ def test_a_placed_replica_survives_the_store_with_its_host():
     assert (sibling.on, sibling.devices, sibling.node) == ("ray", 2, "")
 
 
+def test_without_zones_in_the_file_its_platform_spreads_it_and_its_zone_is_that_of_its_node():
+    unit = new_launched_replica(model(), 1, "zone-a", "/w", "", set())
+    assert unit.place_request().zone == "", "zone-a is the default and nobody's wish"
+    assert unit.endpoint().zone == "zone-a"
+    unit.take_place(Place("10.0.0.9", 4711, "node-1", "rack-7"))
+    again = LaunchedReplica.from_store(unit.to_store())
+    assert (again.endpoint().zone, again.zone) == ("rack-7", "zone-a")
+    assert again.place_request().zone == ""
+    assert unit.sibling("m-2", "zone-a", set()).place_request().zone == ""
+    asked = new_launched_replica(model(zones=["zone-b"]), 1, "zone-b", "/w", "", set())
+    assert asked.place_request().zone == "zone-b"
+
+
 def test_replicas_of_this_host_are_stored_as_before():
     plain = model(on="", cpus=0, tensor_parallel=1)
     unit = new_launched_replica(plain, 1, "zone-a", "/w", "", set())
-    assert not {"on", "node", "address", "devices", "cpus"} & unit.to_store().keys()
+    added = {"on", "node", "address", "devices", "cpus", "any_zone", "node_zone"}
+    assert not added & unit.to_store().keys()
     assert build_of(plain, "") != build_of(model(), "")
 
 

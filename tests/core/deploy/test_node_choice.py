@@ -4,8 +4,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.deploy.node_choice import ClusterNode, NodeRequest, choose_node
-from holdfast.core.types import ConfigError
+from holdfast.core.deploy.node_choice import (
+    FAILED_S,
+    ClusterNode,
+    FailedReservations,
+    NodeRequest,
+    choose_node,
+)
+from holdfast.core.types import ConfigError, nanos
 from sampling import examples
 
 
@@ -40,6 +46,48 @@ def test_nobody_is_placed_on_a_node_that_leaves():
     assert choose_node(NodeRequest("m"), [node("1", leaving=True), node("2")]).node.id == "2"
 
 
+def test_nobody_is_placed_on_a_node_that_was_seen_to_die():
+    dead = node("1", zone="a", lost=True)
+    assert choose_node(NodeRequest("m", zone="a"), [dead]).node is None
+    other = node("2", zone="b", models={"m": 5})
+    assert choose_node(NodeRequest("m", zone="a"), [dead, other]).node.id == "2"
+
+
+def test_a_node_that_did_not_reserve_is_the_last_choice_also_within_its_zone():
+    failed = node("1", zone="a", failed=True)
+    other = node("2", zone="b", models={"m": 5})
+    assert choose_node(NodeRequest("m", zone="a"), [failed, other]).node.id == "2"
+    assert choose_node(NodeRequest("m", zone="a"), [failed]).node.id == "1"
+    full = node("2", zone="b", gpus_free=0.0)
+    assert choose_node(NodeRequest("m", gpus=1), [failed, full]).node.id == "1"
+
+
+def test_replicas_without_a_wish_are_spread_over_nodes_and_then_over_zones():
+    placed, nodes = [], {"1": "a", "2": "a", "3": "a", "4": "b"}
+    for _ in range(6):
+        listed = [
+            node(name, zone=zone, models={"m": placed.count(name)}) for name, zone in nodes.items()
+        ]
+        placed.append(choose_node(NodeRequest("m"), listed).node.id)
+    assert placed == ["1", "4", "2", "3", "4", "1"]
+
+
+def test_a_failed_reservation_is_remembered_for_a_minute_and_until_one_works():
+    failed = FailedReservations()
+    failed.add("1", 0)
+    assert failed.failed("1", nanos(FAILED_S) - 1)
+    assert not failed.failed("1", nanos(FAILED_S))
+    assert not failed.failed("2", 0)
+    failed.add("2", 5)
+    failed.clear("2")
+    failed.clear("3")
+    assert not failed.failed("2", 6)
+    for number in range(1_000):
+        failed.add(f"n{number}", number)
+    assert len(failed._at) == 256
+    assert failed.failed("n999", 1_000)
+
+
 def test_a_replica_larger_than_any_node_says_so():
     choice = choose_node(NodeRequest("m", gpus=8), [node("1"), node("2", gpus_free=2.0)])
     assert choice.node is None
@@ -63,6 +111,8 @@ NODES = st.lists(
         st.floats(0, 8),
         st.booleans(),
         st.dictionaries(st.sampled_from(["m", "n"]), st.integers(1, 3)),
+        lost=st.booleans(),
+        failed=st.booleans(),
     ),
     max_size=8,
 )
@@ -75,8 +125,11 @@ def test_a_chosen_node_has_room_and_stays_and_no_other_has_fewer_of_the_model(
 ):
     chosen = choose_node(NodeRequest("m", gpus, cpus, zone), nodes).node
     fits = [
-        one for one in nodes if not one.leaving and one.gpus_free >= gpus and one.cpus_free >= cpus
+        one
+        for one in nodes
+        if not (one.leaving or one.lost) and one.gpus_free >= gpus and one.cpus_free >= cpus
     ]
+    fits = [one for one in fits if not one.failed] or fits
     fits = [one for one in fits if zone and one.zone == zone] or fits
     assert (chosen is None) == (not fits)
     if chosen is not None:

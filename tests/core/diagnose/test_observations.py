@@ -143,6 +143,8 @@ def test_deaths_and_comparisons_are_passed_on_at_once_and_bounded(stage, monkeyp
     stage.tell(died=died, compared=[("m-1", "m-2", False), ("m-1", "gone", True)])
     stage.books.seen(Seen((Report("m", "m-1", "open", "x"),), "g-0"))
     assert stage.facts == [RequestDied("m-1", "f" * 64), Compared("m-1", "m-2", False)]
+    stage.tell(died=[("m-1", "f"), ("m-2", "g")], died_ago_s=[2.5])  # the second: not said
+    assert stage.facts[2:] == [RequestDied("m-1", "f", 2.5), RequestDied("m-2", "g", 0.0)]
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def ask(body: bytes = b"{}", api: Api = Api.CHAT, model: str = "m") -> ParsedReq
 
 
 def fingerprint(subject: DeadlyRequests, asked: ParsedRequest) -> str:
-    subject.saw("r", asked)
+    subject.saw("r", asked, 0)
     return subject.take()[-1][1]
 
 
@@ -46,7 +46,7 @@ def keyed(secret: bytes = b"secret") -> DeadlyRequests:
 
 def test_without_a_key_there_are_no_fingerprints():
     subject = DeadlyRequests()
-    subject.saw("r1", ask())
+    subject.saw("r1", ask(), 0)
     assert subject.take() == []
     subject.block([("ab", 60.0)], 0)
     assert not subject.refuses(ask(), 0)
@@ -69,16 +69,16 @@ def test_a_key_longer_than_the_hash_takes_is_cut():
     subject = keyed(b"k" * 200)
     first = fingerprint(subject, ask())
     subject.use(b"k" * 200)  # the same again changes nothing
-    subject.saw("r1", ask())
-    assert subject.take() == [("r1", first)]
+    subject.saw("r1", ask(), 0)
+    assert subject.take() == [("r1", first, 0)]
 
 
 def test_what_died_is_told_once_and_bounded():
     subject = keyed()
     for number in range(DIED_MAX + 10):
-        subject.saw(f"r{number}", ask())
+        subject.saw(f"r{number}", ask(), number)
     told = subject.take()
-    assert [replica for replica, _ in told] == [f"r{n}" for n in range(10, DIED_MAX + 10)]
+    assert [replica for replica, *_ in told] == [f"r{n}" for n in range(10, DIED_MAX + 10)]
     assert subject.take() == []
 
 
@@ -122,7 +122,7 @@ def test_one_that_ended_two_replicas_here_is_refused_until_control_has_spoken():
 def test_another_key_forgets_what_the_last_one_meant():
     subject = keyed()
     subject.block([(fingerprint(subject, ask()), 60.0)], 0)
-    subject.saw("r1", ask())
+    subject.saw("r1", ask(), 0)
     subject.use(b"another")
     assert not subject.blocked
     assert subject.take() == []
@@ -153,8 +153,8 @@ NONCES = [
 @pytest.mark.parametrize("asked", NONCES)
 def test_a_nonce_does_not_hide_a_blocked_request(asked):
     subject = keyed()
-    subject.saw("r1", chat(STORY))
-    subject.block([(name, 60.0) for _, name in subject.take()], 0)
+    subject.saw("r1", chat(STORY), 0)
+    subject.block([(name, 60.0) for _, name, _ in subject.take()], 0)
     assert subject.refuses(asked, 1)
 
 
@@ -163,8 +163,8 @@ def test_random_words_seldom_hide_it(text):
     random, refused = Random(5), 0
     for number in range(200):
         subject = keyed(b"%d" % number)
-        subject.saw("r1", chat(text))
-        subject.block([(name, 60.0) for _, name in subject.take()], 0)
+        subject.saw("r1", chat(text), 0)
+        subject.block([(name, 60.0) for _, name, _ in subject.take()], 0)
         nonce = "".join(random.choices(ascii_lowercase, k=12))
         refused += subject.refuses(chat(f"{text} {nonce}"), 1)
     assert refused >= 160
@@ -183,8 +183,8 @@ OTHERS = [
 @pytest.mark.parametrize("asked", OTHERS)
 def test_another_request_is_not_taken_for_a_blocked_one(asked):
     subject = keyed()
-    subject.saw("r1", chat(STORY))
-    subject.block([(name, 60.0) for _, name in subject.take()], 0)
+    subject.saw("r1", chat(STORY), 0)
+    subject.block([(name, 60.0) for _, name, _ in subject.take()], 0)
     assert not subject.refuses(asked, 1)
 
 
@@ -193,8 +193,8 @@ def test_what_answered_requests_have_in_common_with_a_deadly_one_is_not_held_aga
     for number in range(50):  # one program, with a line of its user's at the end
         subject.answered(chat(f"{STORY} of ship {number}"), number * SECOND)
     deadly = chat(f"{STORY} of ship cucumber")
-    subject.saw("r1", deadly)
-    subject.block([(name, 3600.0) for _, name in subject.take()], 60 * SECOND)
+    subject.saw("r1", deadly, 0)
+    subject.block([(name, 3600.0) for _, name, _ in subject.take()], 60 * SECOND)
     assert subject.refuses(deadly, 61 * SECOND)  # itself, by its fingerprint
     assert not subject.refuses(chat(f"{STORY} of ship 51"), 61 * SECOND)
 
@@ -242,9 +242,9 @@ def test_a_deadly_request_ends_two_replicas_and_not_the_third(live):
             assert "retry-after" not in error.response.headers
             assert sum(engine.exit_status is not None for engine in gateway.engines) == 2
             told = gateway.driver.observer.deadly.take()
-            assert len({replica for replica, _ in told}) == 1  # one after the other, as they died
+            assert len({replica for replica, *_ in told}) == 1  # one after the other, as they died
             told += gateway.driver.observer.deadly.take()
-            died = [(replica, name) for replica, name in told if not name.startswith(PREFIX)]
+            died = [(replica, name) for replica, name, _ in told if not name.startswith(PREFIX)]
             assert len(died) == 2
             assert len({replica for replica, _ in died}) == 2
             (name,) = {name for _, name in died}
@@ -256,7 +256,7 @@ def test_a_deadly_request_ends_two_replicas_and_not_the_third(live):
                 await api.chat.completions.create(model="m", messages=DEADLY)
             assert caught.value.code == "request_blocked"
 
-            names = {name for _, name in told}
+            names = {name for _, name, _ in told}
             gateway.driver.observer.deadly.block(
                 [(n, 60.0) for n in names], gateway.driver.now_ns()
             )
@@ -303,8 +303,8 @@ def test_a_stream_that_nobody_could_finish_is_fingerprinted_too(live):
             with pytest.raises(openai.APIError):
                 await ask()
         died = gateway.driver.observer.deadly.take() + gateway.driver.observer.deadly.take()
-        assert {replica for replica, _ in died} == {"m-1", "m-2"}
-        assert len({name for _, name in died if not name.startswith(PREFIX)}) == 1
+        assert {replica for replica, *_ in died} == {"m-1", "m-2"}
+        assert len({name for _, name, _ in died if not name.startswith(PREFIX)}) == 1
 
     live(body, replicas=2, options=SLOW)
 

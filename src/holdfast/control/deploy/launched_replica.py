@@ -21,7 +21,7 @@ from holdfast.engines import Dialect, dialect
 from holdfast.engines.launch_command import LaunchSpec, command_line, environment, fill_device
 from holdfast.ports import Order, Place, PlaceRequest
 
-_PLATFORM: Final = ("on", "node", "address", "devices", "cpus")
+_PLATFORM: Final = ("on", "node", "address", "devices", "cpus", "any_zone", "node_zone")
 GPUS: Final = "gpus"  # in the note of an order: the devices of its process
 HOST: Final = "127.0.0.1"  # the process launcher starts replicas on this machine
 
@@ -49,6 +49,8 @@ class LaunchedReplica:
     address: str = ""  # of that host; empty: this one
     devices: int = 0  # GPUs that its platform is asked for
     cpus: float = 0.0  # that its platform sets aside for it
+    any_zone: bool = False  # the file names no zones: its platform spreads replicas over its own
+    node_zone: str = ""  # the zone of the host that its platform chose; empty: unknown
     gpu_request: GpuRequest | None = None  # what is chosen for it; None: nothing
     gpus: list[str] = field(default_factory=list)  # UUIDs of the devices that its process has
     # Not kept beyond this process:
@@ -78,11 +80,12 @@ class LaunchedReplica:
 
     def place_request(self) -> PlaceRequest:
         """What its platform is asked for before it is started there."""
-        return PlaceRequest(self.id, self.model, self.zone, self.devices, self.cpus)
+        zone = "" if self.any_zone else self.zone
+        return PlaceRequest(self.id, self.model, zone, self.devices, self.cpus)
 
     def take_place(self, place: Place) -> None:
         """Move to the host that the platform has chosen: the engine will listen there."""
-        self.node, self.address = place.host, place.address
+        self.node, self.address, self.node_zone = place.host, place.address, place.zone
         self.spec = replace(self.spec, host=place.address, port=place.port)
 
     def order(self) -> Order:
@@ -118,7 +121,7 @@ class LaunchedReplica:
         return EndpointSection(
             url=self.url,
             id=self.id,
-            zone=self.zone,
+            zone=self.node_zone or self.zone,
             region=self.region,
             revision=self.revision,
             slots=self.spec.slots,
@@ -135,6 +138,7 @@ class LaunchedReplica:
             on=self.on,
             devices=self.devices,
             cpus=self.cpus,
+            any_zone=self.any_zone,
             gpu_request=self.gpu_request,
         )
 
@@ -223,6 +227,7 @@ def new_launched_replica(
         on=launch.on,
         devices=devices_of(model) if launch.on else 0,
         cpus=launch.cpus,
+        any_zone=bool(launch.on) and "zones" not in launch.model_fields_set,
         gpu_request=gpu_request_of(model),
     )
 

@@ -319,7 +319,7 @@ class IncidentWatch:
 
     def seen(self, event: Seen, frame: SeenFrame) -> None:
         """Pass a gateway's observations to the investigation and the figures."""
-        self._observations.seen(event, frame.died, frame.compared)
+        self._observations.seen(event, frame.died, frame.compared, frame.died_ago_s)
         self.figures.seen(event, self._declared, time.monotonic_ns())
 
     def gateway_gone(self, name: str) -> None:

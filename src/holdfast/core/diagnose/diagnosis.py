@@ -436,10 +436,20 @@ class Diagnosis:
         self._unite(case)
 
     def _lately(self, case: IncidentCase) -> list[IncidentCase]:
-        """Cases that it may explain: open ones, and where it sits in a place, those just closed."""
-        if self._rules[case.cause].scope is Scope.REPLICA:
+        """Cases that it may explain: open ones, and where it sits in a place, those just closed.
+
+        What several replicas of a model have is about the model, unless all of them are on the host
+        or filesystem that this case is about: that is often known a moment after they failed.
+        """
+        scope = self._rules[case.cause].scope
+        if scope is Scope.REPLICA:
             return self._docket.open()
-        return [one for one in self._docket.cases.values() if not one.wide or one is case]
+        placed = scope in (Scope.HOST, Scope.FILESYSTEM)
+        return [
+            one
+            for one in self._docket.cases.values()
+            if not one.wide or one is case or (placed and one.incident.stage is not Stage.CLOSED)
+        ]
 
     def _widen(self, case: IncidentCase) -> IncidentCase:
         """Several replicas of one model with one cause at one time are one failure of the model."""

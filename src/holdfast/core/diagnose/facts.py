@@ -370,6 +370,7 @@ class RequestDied:
 
     replica: str
     fingerprint: str  # a keyed hash of its body: the same request, not what it said
+    ago_s: float = 0.0  # since the death: a request may have waited for another replica in vain
 
 
 @dataclass(slots=True, frozen=True)

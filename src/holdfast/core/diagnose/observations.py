@@ -184,17 +184,23 @@ class Observations:
         event: Seen,
         died: Iterable[tuple[str, str]] = (),
         compared: Iterable[tuple[str, str, bool]] = (),
+        died_ago_s: Iterable[float] = (),
     ) -> None:
-        """Take one report of a gateway: its tallies, deaths of requests and compared answers."""
+        """Take one report of a gateway: its tallies, deaths of requests and compared answers.
+
+        ``died_ago_s`` says of each death how long ago it was; a gateway of before does not.
+        """
         for action in event.actions:
             for tally in action.tallies if isinstance(action, Summary) else ():
                 name = tally.replica_id
                 if name in self._declared:  # else: the gateway does not know yet that it is gone
                     self._tallies.take(event.gateway, tally)
                     self._served[name] = self._served.get(name, 0) + tally.ended
-        for name, fingerprint in list(died)[:PER_FRAME_MAX]:
+        ages = list(died_ago_s)
+        for index, (name, fingerprint) in enumerate(list(died)[:PER_FRAME_MAX]):
             if name in self._declared:
-                self._sink(RequestDied(name, fingerprint[:64]))
+                ago_s = max(0.0, ages[index]) if index < len(ages) else 0.0
+                self._sink(RequestDied(name, fingerprint[:64], ago_s))
         for name, peer, agreed in list(compared)[:PER_FRAME_MAX]:
             if name in self._declared and peer in self._declared:
                 self._sink(Compared(name, peer, agreed))

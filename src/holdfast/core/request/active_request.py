@@ -16,7 +16,7 @@ from holdfast.core.request.admission.quota import Reservation
 from holdfast.core.request.breaker import CountedFailure
 from holdfast.core.request.candidate import Candidate
 from holdfast.core.request.timer_wheel import TimerEntry
-from holdfast.core.types import MILLISECOND, Halt, Request
+from holdfast.core.types import MILLISECOND, SECOND, Halt, Request
 
 
 class RequestPhase(StrEnum):
@@ -69,6 +69,9 @@ class IllegalStepError(Exception):
 DEATHS_MAX: Final = 2  # of replicas under one request; a third would show nothing new
 _STALE_WITHIN: Final = 20 * MILLISECOND  # a round trip; later, the request had been taken
 _TOGETHER: Final = 20 * MILLISECOND  # what ends two replicas so soon after each other hit both
+# A machine that goes down ends its processes one by one, and on a busy one that takes a while.
+HOST_TOGETHER: Final = 2 * SECOND
+_UNREACHED: Final = frozenset({Kind.RESET, Kind.STALE_SOCKET, Kind.REFUSED, Kind.CONNECT_TIMEOUT})
 
 
 class Attempt:
@@ -142,6 +145,7 @@ class ActiveRequest(TimerEntry):
         "died_at",
         "free_used",
         "hedge_at",
+        "hosts",
         "live",
         "made",
         "model",
@@ -173,6 +177,7 @@ class ActiveRequest(TimerEntry):
         self.charges: tuple[ChargedFailure, ...] = ()  # its failures, while they may be its own
         self.died: tuple[str, ...] = ()  # of those, whose connection died under it
         self.died_at = 0  # when the last of them did
+        self.hosts: tuple[str, ...] = ()  # of replicas that broke off or did not take it
         self.revision: str | None = None  # bound by the first content shown
         self.shown_tokens = 0  # of attempts that ended after they had shown content
         self.read_tokens = 0  # of the prompt, by the engine's count; 0 = it did not say
@@ -214,16 +219,23 @@ def died(kind: Kind, lived: int) -> bool:
     return kind is Kind.RESET or (kind is Kind.STALE_SOCKET and lived > _STALE_WITHIN)
 
 
-def apart(before: int, now: int) -> bool:
+def apart(before: int, now: int, *, same_host: bool = False) -> bool:
     """Whether a broken connection came long enough after the last one to have its own cause.
 
-    A zone that is lost ends many replicas at once: that is one event, not several.
+    A zone that is lost ends many replicas at once, and a host that is lost all of its own within a
+    second or two: that is one event, not several. ``same_host``: both were on one host.
     """
-    return not before or now - before > _TOGETHER
+    return not before or now - before > (HOST_TOGETHER if same_host else _TOGETHER)
+
+
+def unreached(kind: Kind) -> bool:
+    """Whether a failure may be that of the replica's host: nothing was there, or it broke off."""
+    return kind in _UNREACHED
 
 
 __all__ = [
     "DEATHS_MAX",
+    "HOST_TOGETHER",
     "TRANSITIONS",
     "ActiveRequest",
     "Attempt",
@@ -233,4 +245,5 @@ __all__ = [
     "RequestStep",
     "apart",
     "died",
+    "unreached",
 ]

@@ -46,6 +46,7 @@ from holdfast.core.request.active_request import (
     RequestStep,
     apart,
     died,
+    unreached,
 )
 from holdfast.core.request.admission.quota import Quota
 from holdfast.core.request.admission_desk import AdmissionDesk
@@ -462,10 +463,14 @@ class Flow:
     ) -> None:
         """Decide what follows a failed attempt: a continuation, a retry, or the final error."""
         active.story.append((now, "failed", kind.value))
-        if died(kind, now - attempt.started) and apart(active.died_at, now):
+        host = attempt.candidate.replica.host
+        beside = bool(host) and host in active.hosts
+        if died(kind, now - attempt.started) and apart(active.died_at, now, same_host=beside):
             active.died_at = now
             if attempt.candidate.id not in active.died:
                 active.died += (attempt.candidate.id,)
+        if host and not beside and unreached(kind):
+            active.hosts += (host,)
         if attempt.first_at:
             active.shown_tokens += tokens or 1  # shown, though nobody counted: never start anew
         elif active.live:
@@ -516,8 +521,16 @@ class Flow:
         return self._again(active, lane, now)
 
     def _again(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
-        """Start another attempt, at a replica not tried yet if possible, else queue the request."""
-        dispatch = self._dispatch(active, lane, now, active.tried)
+        """Start another attempt, at a replica not tried yet if possible, else queue the request.
+
+        Replicas beside one that broke off come last: if its host was lost, they were, too.
+        """
+        dispatch = None
+        if active.hosts:
+            beside = lane.pool.on_hosts(active.hosts)
+            dispatch = self._dispatch(active, lane, now, active.tried + beside)
+        if dispatch is None:
+            dispatch = self._dispatch(active, lane, now, active.tried)
         if dispatch is not None:
             return [dispatch]
         if active.revision is not None and not lane.pool.serves(active.revision, now):

@@ -203,6 +203,10 @@ class Pool:
         found = any(c.revision == revision for rung in self._rungs for c in rung)
         return found or any(candidate.revision == revision for candidate in self._trials)
 
+    def on_hosts(self, hosts: Collection[str]) -> tuple[str, ...]:
+        """The ids of all replicas on these hosts."""
+        return tuple(name for name, one in self.candidates.items() if one.replica.host in hosts)
+
     def has_room(self, now: int) -> bool:
         """Whether a replica that may be chosen could take one more request."""
         if now >= self._recheck_at:

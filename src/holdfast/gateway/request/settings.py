@@ -152,6 +152,7 @@ def targets_of(
             upstream,
             headers,
             b"x-holdfast-replica: %b\r\n" % replica.id.encode(),
+            replica.host,
         )
     for replica_id, target in known.items():
         if replica_id not in targets or targets[replica_id].upstream is not target.upstream:

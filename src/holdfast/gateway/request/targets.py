@@ -19,6 +19,7 @@ class Target:
     upstream: Upstream
     headers: bytes  # lines that every call to it carries: credentials, if any
     label: bytes  # the response header that names it
+    host: str = ""  # the machine that it runs on, where that is known
 
 
 __all__ = ["Target"]

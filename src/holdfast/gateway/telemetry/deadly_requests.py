@@ -55,8 +55,8 @@ class DeadlyRequests:
 
     def __init__(self) -> None:
         self._secret = b""
-        self._died: deque[tuple[str, list[str]]] = deque(maxlen=DIED_MAX)
-        self._later: deque[tuple[str, list[str]]] = deque(maxlen=DIED_MAX)
+        self._died: deque[tuple[str, list[str], int]] = deque(maxlen=DIED_MAX)
+        self._later: deque[tuple[str, list[str], int]] = deque(maxlen=DIED_MAX)
         self.blocked: dict[str, int] = {}  # until when, by fingerprint or mark
         self._held: dict[str, int] = {}  # of these, those that control has not spoken of yet
         self._answered: deque[list[str]] = deque()  # marks of answered requests, the oldest first
@@ -106,14 +106,14 @@ class DeadlyRequests:
         alike = [mark for mark in self._marks(ask) if mark in self.blocked]
         return sum(mark not in self._harmless for mark in alike) >= MARKS_ALIKE
 
-    def saw(self, replica_id: str, ask: ParsedRequest, *, later: bool = False) -> None:
-        """Record that the connection to this replica died during this request.
+    def saw(self, replica_id: str, ask: ParsedRequest, at: int, *, later: bool = False) -> None:
+        """Record that the connection to this replica died during this request, and when.
 
         ``later``: after it had died on another one. Control takes deaths that it is told of
         together for one event, such as the loss of a host: this one is told the next time.
         """
         if self._secret:
-            (self._later if later else self._died).append((replica_id, self._names(ask)))
+            (self._later if later else self._died).append((replica_id, self._names(ask), at))
 
     def answered(self, ask: ParsedRequest, now: int) -> None:
         """Remember the marks of an answered request; most are passed over, to be cheap. Hot."""
@@ -130,9 +130,9 @@ class DeadlyRequests:
                 if not self._harmless[mark]:
                     del self._harmless[mark]
 
-    def take(self) -> list[tuple[str, str]]:
-        """Return and clear the recorded deaths, as (replica id, fingerprint or mark)."""
-        died = [(replica_id, name) for replica_id, names in self._died for name in names]
+    def take(self) -> list[tuple[str, str, int]]:
+        """Return and clear the recorded deaths, as (replica id, fingerprint or mark, when)."""
+        died = [(replica_id, name, at) for replica_id, names, at in self._died for name in names]
         self._died.clear()
         self._died.extend(self._later)
         self._later.clear()

@@ -70,6 +70,10 @@ class ObservedTarget(Protocol):
         """The replica's id in the fleet."""
 
     @property
+    def host(self) -> str:
+        """The machine that the replica runs on; empty: unknown."""
+
+    @property
     def model(self) -> str:
         """The public name of the model that the replica serves."""
 

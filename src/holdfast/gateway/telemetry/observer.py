@@ -5,6 +5,7 @@ parts directly when it reports to control.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Finish
@@ -16,6 +17,14 @@ from holdfast.gateway.telemetry.deadly_requests import DeadlyRequests
 from holdfast.gateway.telemetry.observed_request import ObservedAttempt, ObservedRequest
 from holdfast.gateway.telemetry.request_records import RequestRecords
 from holdfast.gateway.telemetry.traces import Traces, note_attempt, traces_of
+
+
+class _Death(NamedTuple):
+    """A replica whose connection died under a request."""
+
+    replica_id: str
+    host: str  # empty: unknown
+    at: int
 
 
 class Observer:
@@ -40,7 +49,7 @@ class Observer:
         self.deadly = DeadlyRequests()
         self.traces: Traces | None = traces_of(trace_share, follow=trace_follow)
         # Replicas that died under a request, until the request is over.
-        self._died_under: dict[ObservedRequest, list[str]] = {}
+        self._died_under: dict[ObservedRequest, list[_Death]] = {}
         # By replica, when the next answer is to be measured; bounded by the config.
         self._measured_at: dict[str, int] = {}
 
@@ -66,9 +75,13 @@ class Observer:
             if attempt.first:
                 self._saw_stream(attempt, now, said)
         # Of a connection that carried nothing, the last sign is that of its dispatch.
-        elif died(kind, now - attempt.last) and apart(proxied.died_at, now):
-            proxied.died_at = now
-            self._died_under.setdefault(proxied, []).append(target.replica_id)
+        elif died(kind, now - attempt.last):
+            before = self._died_under.get(proxied, ())
+            beside = bool(target.host) and any(death.host == target.host for death in before)
+            if apart(proxied.died_at, now, same_host=beside):
+                proxied.died_at = now
+                death = _Death(target.replica_id, target.host, now)
+                self._died_under[proxied] = [*before, death]
 
     def _saw_stream(self, attempt: ObservedAttempt, now: int, tokens: int) -> None:
         """Count how an answer in pieces went."""
@@ -139,9 +152,9 @@ class Observer:
         lost = self._died_under.pop(proxied, ())
         if not lost or finish.status == 200:
             return
-        for index, replica_id in enumerate(lost):
-            self.deadly.saw(replica_id, proxied.ask, later=index > 0)
-        if len(set(lost)) >= DEATHS_MAX:
+        for index, death in enumerate(lost):
+            self.deadly.saw(death.replica_id, proxied.ask, death.at, later=index > 0)
+        if len({death.replica_id for death in lost}) >= DEATHS_MAX:
             self.deadly.hold(proxied.ask, now)
 
     def saw_escalation(self, proxied: ObservedRequest, check: str) -> None:

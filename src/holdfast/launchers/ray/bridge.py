@@ -105,7 +105,11 @@ class Bridge:
         return found
 
     async def _place(self, request: Mapping[str, Any]) -> _Answer:
-        return await asyncio.to_thread(self._cluster.reserve, request["replica"], request["need"])
+        def lost(node: str) -> bool:  # asked from a thread: it only reads
+            return not self._lives(node)
+
+        reserve = self._cluster.reserve
+        return await asyncio.to_thread(reserve, request["replica"], request["need"], lost)
 
     async def _start(self, request: Mapping[str, Any]) -> _Answer:
         replica, order = request["replica"], request["order"]

@@ -5,22 +5,33 @@ finds them. Actors and placement groups are detached and named: they outlive eve
 """
 
 import json
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
-from ray.experimental import internal_kv
 from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from holdfast.core.deploy.node_choice import ClusterNode, NodeRequest, choose_node
+from holdfast.core.deploy.node_choice import (
+    ClusterNode,
+    FailedReservations,
+    NodeChoice,
+    NodeRequest,
+    choose_node,
+)
+from holdfast.launchers.ray import internals
 from holdfast.launchers.ray.replica_host import ReplicaHost
 
-PLACE_S: Final = 20.0  # for a reservation of what was seen to be free
-ACTOR_S: Final = 60.0  # for an actor's start: a new Python process on a node that may be busy
+PLACE_S: Final = 10.0  # for a reservation of what was seen to be free: it takes a tenth of a second
+# For an actor's start, which is that of a Python process. A node that loads weights with all its
+# cores may need a minute, and the next one would be no faster; one that dies is not waited for.
+ACTOR_S: Final = 120.0
+PLACES_S: Final = 150.0  # after that no further node is tried: it is asked for anew
+_LOOK_S: Final = 0.5  # between two looks whether the node that is waited for has died
 _NODE_LABEL: Final = "ray.io/node-id"
-_KV: Final = b"holdfast-replicas"
 
 
 class ClusterRefusalError(Exception):
@@ -29,6 +40,10 @@ class ClusterRefusalError(Exception):
     def __init__(self, text: str, *, room: bool = True) -> None:
         super().__init__(text)
         self.room = room
+
+
+class _NodeFailedError(Exception):
+    """A node did not do what it was chosen for; the text says what."""
 
 
 class Cluster:
@@ -46,12 +61,17 @@ class Cluster:
             configure_logging=True,
         )
         self._actor = ray.remote(ReplicaHost)
+        self._choosing = threading.Lock()
+        # Choices that no record shows yet. Orders are carried out side by side: without this, all
+        # replicas that start together would be placed on the one node that is empty.
+        self._chosen: dict[str, tuple[str, NodeRequest]] = {}
+        self._failed = FailedReservations()
 
     # --- nodes -----------------------------------------------------------------------------------
 
     def nodes(self) -> dict[str, dict[str, Any]]:
         """All nodes that the cluster knows, dead ones too, by id."""
-        draining = _draining()
+        draining = internals.draining_nodes()
         return {
             row["NodeID"]: {
                 "id": row["NodeID"],
@@ -67,13 +87,18 @@ class Cluster:
             for row in ray.nodes()
         }
 
-    def _candidates(self, records: Mapping[str, Mapping[str, Any]]) -> list[ClusterNode]:
-        free = _free_by_node()
+    def _candidates(self, lost: Callable[[str], bool]) -> list[ClusterNode]:
+        free, now = internals.free_by_node(), time.monotonic_ns()
         models: dict[str, dict[str, int]] = {}
-        for record in records.values():
-            if not record.get("ended"):
-                on = models.setdefault(record["node"], {})
-                on[record["model"]] = on.get(record["model"], 0) + 1
+        running = [
+            (record["node"], record["model"])
+            for replica_id, record in self.records().items()
+            if not record.get("ended") and replica_id not in self._chosen
+        ]
+        chosen = [(node, request.model) for node, request in self._chosen.values()]
+        for node_id, model in [*running, *chosen]:
+            on = models.setdefault(node_id, {})
+            on[model] = on.get(model, 0) + 1
         return [
             ClusterNode(
                 node["id"],
@@ -83,20 +108,72 @@ class Cluster:
                 free.get(node["id"], {}).get("GPU", 0.0),
                 node["leaving"],
                 models.get(node["id"], {}),
+                lost=lost(node["id"]),
+                failed=self._failed.failed(node["id"], now),
             )
             for node in self.nodes().values()
             if node["alive"]
         ]
 
+    def _choose(
+        self,
+        replica_id: str,
+        request: NodeRequest,
+        lost: Callable[[str], bool],
+        tried: Collection[str],
+    ) -> NodeChoice:
+        """Choose a node that was not tried yet, and count the replica as being there."""
+        with self._choosing:
+            self._chosen.pop(replica_id, None)
+            nodes = [node for node in self._candidates(lost) if node.id not in tried]
+            choice = choose_node(request, nodes)
+            if choice.node is not None:
+                self._chosen[replica_id] = (choice.node.id, request)
+            return choice
+
     # --- one replica -----------------------------------------------------------------------------
 
-    def reserve(self, replica_id: str, need: Mapping[str, Any]) -> dict[str, Any]:
-        """Choose a node, reserve the replica's place on it and start its actor there."""
+    def reserve(
+        self, replica_id: str, need: Mapping[str, Any], lost: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        """Choose a node, reserve the replica's place on it and start its actor there.
+
+        A node that does not reserve in time, or dies meanwhile, is given up for another one.
+        ``lost`` says whether a node was seen to be dead, which Ray notices much later.
+        """
         request = NodeRequest(need["model"], need["gpus"], need["cpus"], need["zone"])
-        choice = choose_node(request, self._candidates(self.records()))
-        if choice.node is None:
-            raise ClusterRefusalError(choice.reason, room=False)
         self.release(replica_id)  # what an earlier life left behind
+        tried: dict[str, str] = {}  # nodes that did not do it, and what they did
+        deadline = time.monotonic() + PLACES_S
+        try:
+            while True:
+                choice = self._choose(replica_id, request, lost, tried)
+                if choice.node is None or time.monotonic() > deadline:
+                    why = "no other node took it" if tried else choice.reason
+                    raise ClusterRefusalError("; ".join([*tried.values(), why]), room=False)
+                try:
+                    return self._settle(replica_id, request, choice, lost)
+                except _NodeFailedError as error:
+                    tried[choice.node.id] = str(error)
+                    self._failed.add(choice.node.id, time.monotonic_ns())
+                    self.release(replica_id)
+        finally:
+            with self._choosing:
+                self._chosen.pop(replica_id, None)
+
+    def _settle(
+        self,
+        replica_id: str,
+        request: NodeRequest,
+        choice: NodeChoice,
+        lost: Callable[[str], bool],
+    ) -> dict[str, Any]:
+        """Reserve a replica's place on the chosen node, start its actor there and keep its record.
+
+        Raises ``_NodeFailedError`` where the node does not do its part.
+        """
+        node = choice.node
+        assert node is not None, "there is nothing to do without one"
         bundle = {"CPU": float(request.cpus), "GPU": float(request.gpus)}
         # Ray refuses empty bundles; a trace of memory stands for a replica that asks for nothing.
         bundle = {name: amount for name, amount in bundle.items() if amount} or {"memory": 1.0}
@@ -105,12 +182,10 @@ class Cluster:
             strategy="STRICT_PACK",
             name=self._name(replica_id),
             lifetime="detached",
-            bundle_label_selector=[{_NODE_LABEL: choice.node.id}],
+            bundle_label_selector=[{_NODE_LABEL: node.id}],
         )
-        if not group.wait(PLACE_S):
-            ray.util.remove_placement_group(group)
-            told = f"{choice.node.address} had room and did not reserve it in {PLACE_S:g} s"
-            raise ClusterRefusalError(told, room=False)
+        _until(lambda: group.wait(_LOOK_S), PLACE_S, node, lost, "did not reserve its room")
+        self._failed.clear(node.id)
         actor = self._actor.options(
             name=self._name(replica_id),
             namespace=self._namespace,
@@ -120,16 +195,22 @@ class Cluster:
             num_gpus=float(request.gpus),
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
         ).remote(replica_id, self._lease_s)
+        placed = actor.place.remote(node.address)
+
+        def answered() -> bool:
+            return bool(ray.wait([placed], timeout=_LOOK_S)[0])
+
+        _until(answered, ACTOR_S, node, lost, "did not start its actor (see its raylet's logs)")
         try:
-            found = ray.get(actor.place.remote(choice.node.address), timeout=ACTOR_S)
+            found = ray.get(placed, timeout=_LOOK_S)
         except (RayError, GetTimeoutError) as error:
             self.release(replica_id)
             raise ClusterRefusalError(_why_no_actor(error)) from error
         record = {
             "model": request.model,
-            "node": choice.node.id,
-            "address": choice.node.address,
-            "zone": choice.node.zone,
+            "node": node.id,
+            "address": node.address,
+            "zone": node.zone,
             "reason": choice.reason,
             **found,
         }
@@ -167,8 +248,8 @@ class Cluster:
         """What is kept of each replica of this namespace; unreadable records are left out."""
         prefix = f"{self._namespace}/".encode()
         found: dict[str, dict[str, Any]] = {}
-        for key in internal_kv._internal_kv_list(prefix, namespace=_KV):  # noqa: SLF001
-            replica_id = bytes(key)[len(prefix) :].decode()
+        for key in internals.keys(prefix):
+            replica_id = key[len(prefix) :].decode()
             record = self.read(replica_id)
             if record is not None:
                 found[replica_id] = record
@@ -176,7 +257,7 @@ class Cluster:
 
     def read(self, replica_id: str) -> dict[str, Any] | None:
         """Return a replica's record from the cluster; None where it is missing or damaged."""
-        data = internal_kv._internal_kv_get(self._key(replica_id), namespace=_KV)  # noqa: SLF001
+        data = internals.get(self._key(replica_id))
         try:
             record = json.loads(data) if data is not None else None
         except ValueError:
@@ -185,37 +266,37 @@ class Cluster:
 
     def write(self, replica_id: str, record: Mapping[str, Any]) -> None:
         """Keep a replica's record, replacing what was kept."""
-        data = json.dumps(record).encode()
-        internal_kv._internal_kv_put(self._key(replica_id), data, namespace=_KV)  # noqa: SLF001
+        internals.put(self._key(replica_id), json.dumps(record).encode())
 
     def forget(self, replica_id: str) -> None:
         """Delete a replica's record."""
-        internal_kv._internal_kv_del(self._key(replica_id), namespace=_KV)  # noqa: SLF001
+        internals.delete(self._key(replica_id))
 
     def _key(self, replica_id: str) -> bytes:
         return self._name(replica_id).encode()
 
 
-def _draining() -> dict[str, int]:
-    """The nodes that are drained, each with the deadline (ms since 1970; 0: none)."""
-    from ray._private.state import state  # noqa: PLC0415 Serve reads it there, too
-
-    return {node: int(deadline or 0) for node, deadline in state.get_draining_nodes().items()}
-
-
-def _free_by_node() -> dict[str, dict[str, float]]:
-    from ray._private.state import state  # noqa: PLC0415 there is no public way per node
-
-    return {node: dict(free) for node, free in state.available_resources_per_node().items()}
+def _until(
+    look: Callable[[], bool],
+    within_s: float,
+    node: ClusterNode,
+    lost: Callable[[str], bool],
+    failure: str,
+) -> None:
+    """Look until it is true; ``_NodeFailedError`` where its node dies first, or takes too long."""
+    deadline = time.monotonic() + within_s
+    while not look():
+        if lost(node.id):
+            raise _NodeFailedError(f"{node.address} died and {failure}")
+        if time.monotonic() > deadline:
+            raise _NodeFailedError(f"{node.address} {failure} in {within_s:g} s")
 
 
 def _why_no_actor(error: Exception) -> str:
-    if isinstance(error, GetTimeoutError):
-        return f"its actor did not start in {ACTOR_S:g} s; see the logs of its node's raylet"
     text = str(error)
     if "No module named 'holdfast'" in text:
         return "its node's Python lacks Holdfast; install the same version on every node"
     return f"its actor did not start: {text.strip().splitlines()[-1][:200]}"
 
 
-__all__ = ["ACTOR_S", "PLACE_S", "Cluster", "ClusterRefusalError"]
+__all__ = ["ACTOR_S", "PLACES_S", "PLACE_S", "Cluster", "ClusterRefusalError"]

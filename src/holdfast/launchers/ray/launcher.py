@@ -16,7 +16,7 @@ import structlog
 
 from holdfast.core.types import HostCondition
 from holdfast.launchers.keeper import BoundedLog
-from holdfast.launchers.ray.link import BridgeLink, RaySettings
+from holdfast.launchers.ray.link import PLACE_REQUEST_S, BridgeLink, RaySettings
 from holdfast.launchers.ray.replica_host import order_of
 from holdfast.ports import (
     Adopted,
@@ -106,9 +106,10 @@ class RayLauncher:
             "gpus": request.gpus,
             "cpus": request.cpus,
         }
-        record = await self._link.ask("place", replica=request.replica_id, need=need)
+        name = request.replica_id
+        record = await self._link.ask("place", PLACE_REQUEST_S, replica=name, need=need)
         place = _place_of(record)
-        self._placed[request.replica_id] = place
+        self._placed[name] = place
         return place
 
     async def start(self, order: Order) -> int:

@@ -19,7 +19,8 @@ from holdfast.core.types import require
 from holdfast.launchers.environment import engine_environment
 from holdfast.ports import LaunchError, NoRoomError
 
-REQUEST_S: Final = 120.0  # above what a reservation and an actor's start may take together
+REQUEST_S: Final = 120.0  # for what takes a second: adoption asks every actor
+PLACE_REQUEST_S: Final = 300.0  # above all nodes tried, with a reservation and an actor on the last
 _AGAIN_FIRST_S: Final = 1.0
 _AGAIN_MAX_S: Final = 30.0
 _LINE_BYTES_MAX: Final = 4 << 20
@@ -200,4 +201,4 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
     return {**engine_environment(own, ()), **settings}
 
 
-__all__ = ["REQUEST_S", "BridgeLink", "RaySettings"]
+__all__ = ["PLACE_REQUEST_S", "REQUEST_S", "BridgeLink", "RaySettings"]

@@ -10,6 +10,13 @@ Each retry of such a request kills one more replica. Requests that merely stood 
 together and may be blocked with it: a few exact requests are refused for an hour, which is a
 smaller loss than the third replica.
 
+A host that is lost takes all its replicas along, with everything that ran on them, and many of
+those requests are alike. So replicas of one host that died within two seconds of each other, by the
+clock of the gateway that saw it, died once; and what died with a host that its platform gave up is
+laid to the host, also where the platform says so later: blocks that rest on it are lifted. Where
+all replicas of a model share one host, two seconds would let a request kill most of them unseen:
+there only what dies in the same moment died once.
+
 The notes belong to the request, not to the replica: platforms replace a dead replica by one with
 another name, and forgetting the dead one would forget which request killed it. They are bounded by
 number and by age instead. Rejected: waiting for a third death to be sure. The third is the one to
@@ -17,20 +24,26 @@ prevent.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
-from holdfast.core.diagnose.facts import RequestDied
+from holdfast.core.diagnose.facts import HostConditionSeen, ProcessEnded, RequestDied
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
-from holdfast.core.types import MILLISECOND, nanos, require, seconds
+from holdfast.core.request.active_request import HOST_TOGETHER
+from holdfast.core.types import MILLISECOND, SECOND, HostCondition, nanos, require, seconds
 
 _FINGERPRINTS_MAX: Final = 4_096  # noted; the one that died longest ago goes first
 _BLOCKED_MAX: Final = 512  # five for one request; the one that is freed soonest goes first
 _DEATHS_MAX: Final = 8  # replicas noted for one request
 _SAME_MOMENT: Final = 50 * MILLISECOND  # on one host: whatever took both down, it was the host
+# A platform gives a host up some time after its death (a kubelet's silence: 50 s), and an engine
+# there may end after that (of a node that only Ray has lost: 20 s).
+_LOST_BEFORE: Final = 60 * SECOND
+_LOST_AFTER: Final = 30 * SECOND
+_LOST_MAX: Final = 1_024  # replicas and hosts remembered as lost, the latest
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,7 +66,7 @@ class PoisonConfig:
 class PoisonDetector:
     """Finds and blocks requests that were running when several replicas died."""
 
-    reads: ClassVar[tuple[type, ...]] = (RequestDied,)
+    reads: ClassVar[tuple[type, ...]] = (RequestDied, ProcessEnded, HostConditionSeen)
 
     def __init__(self, config: PoisonConfig, census: ReplicaRegistry) -> None:
         self._config = config
@@ -62,6 +75,8 @@ class PoisonDetector:
         self._block = nanos(config.block_s)
         # Per fingerprint: when which replica died with it, and on which host.
         self._deaths: OrderedDict[str, dict[str, tuple[int, str]]] = OrderedDict()
+        self._lost: dict[str, int] = {}  # replicas that were lost with their host, and when
+        self._lost_hosts: dict[str, int] = {}
         self._blocked: dict[str, int] = {}
         self._paces: dict[str, Pace] = {}
         self._now = 0
@@ -73,13 +88,32 @@ class PoisonDetector:
         self._blocked = {one: until for one, until in self._blocked.items() if until > now}
         return dict(self._blocked)
 
-    def take(self, fact: RequestDied, now: int) -> Sequence[Evidence]:
-        """Take one request that was on a replica at its death; block it if it killed before."""
+    def take(
+        self, fact: RequestDied | ProcessEnded | HostConditionSeen, now: int
+    ) -> Sequence[Evidence]:
+        """Take one request that was on a replica at its death; block it if it killed before.
+
+        Of ends and hosts it takes which replicas were lost with their host.
+        """
         self._now = now = max(now, self._now)  # a clock that steps back frees nobody
+        if isinstance(fact, ProcessEnded):
+            if fact.host_lost:
+                self._lose(self._lost, fact.replica, now)
+            return NOTHING
+        if isinstance(fact, HostConditionSeen):
+            if fact.condition is HostCondition.UNREACHABLE:
+                self._lose(self._lost_hosts, fact.host, now)
+            else:
+                self._lost_hosts.pop(fact.host, None)
+            return NOTHING
         if not fact.fingerprint:
             return NOTHING
-        deaths = self._note(fact, now)
-        if _counted(deaths) < self._config.deaths:
+        died = now - nanos(fact.ago_s)
+        host = self._census.about(fact.replica).host
+        if self._with_host(fact.replica, host, died):
+            return NOTHING
+        deaths = self._note(fact, (died, host), now)
+        if self._counted(deaths) < self._config.deaths:
             return NOTHING
         self._blocked.pop(fact.fingerprint, None)
         self._blocked[fact.fingerprint] = now + self._block
@@ -102,30 +136,66 @@ class PoisonDetector:
         """Drop a replica's own records; deaths stay recorded with the request."""
         self._paces.pop(replica, None)
 
-    def _note(self, fact: RequestDied, now: int) -> dict[str, tuple[int, str]]:
+    def _with_host(self, replica: str, host: str, died: int) -> bool:
+        """Whether a replica that died then went with its host, by all that is known now."""
+        lost = (self._lost.get(replica), self._lost_hosts.get(host) if host else None)
+        return any(at is not None and at - _LOST_BEFORE <= died <= at + _LOST_AFTER for at in lost)
+
+    def _lose(self, lost: dict[str, int], name: str, now: int) -> None:
+        """Note that a replica or host was lost; what was laid to requests there is taken back."""
+        if name in lost and lost is self._lost_hosts:  # said again while it lasts
+            return
+        lost.pop(name, None)
+        lost[name] = now
+        while len(lost) > _LOST_MAX:
+            del lost[next(iter(lost))]
+        for fingerprint, deaths in list(self._deaths.items()):
+            kept = {
+                replica: death
+                for replica, death in deaths.items()
+                if not self._with_host(replica, death[1], death[0])
+            }
+            if len(kept) == len(deaths):
+                continue
+            if kept:
+                self._deaths[fingerprint] = kept
+            else:
+                del self._deaths[fingerprint]
+            if self._counted(kept) < self._config.deaths:
+                self._blocked.pop(fingerprint, None)
+
+    def _counted(self, deaths: Mapping[str, tuple[int, str]]) -> int:
+        """Deaths that are not one: replicas of one host that went down together are."""
+        count = 0
+        before: list[tuple[int, str]] = []
+        for replica, (at, host) in deaths.items():
+            gaps = [abs(at - then) for then, other in before if host and other == host]
+            together = bool(gaps) and min(gaps) <= HOST_TOGETHER
+            if together and min(gaps) > _SAME_MOMENT:
+                together = self._served_elsewhere(replica, host)
+            count += not together
+            before.append((at, host))
+        return count
+
+    def _served_elsewhere(self, replica: str, host: str) -> bool:
+        """Whether the model of a replica has replicas on other hosts, too."""
+        model = self._census.about(replica).model
+        others = self._census.replicas.values()
+        return any(one.model == model and one.host not in {"", host} for one in others)
+
+    def _note(
+        self, fact: RequestDied, death: tuple[int, str], now: int
+    ) -> dict[str, tuple[int, str]]:
         known = self._deaths.pop(fact.fingerprint, {})
-        deaths = {name: death for name, death in known.items() if now - death[0] <= self._within}
+        deaths = {name: one for name, one in known.items() if now - one[0] <= self._within}
         deaths.pop(fact.replica, None)
         while len(deaths) >= _DEATHS_MAX:
             deaths.pop(next(iter(deaths)))
-        deaths[fact.replica] = (now, self._census.about(fact.replica).host)
+        deaths[fact.replica] = death
         self._deaths[fact.fingerprint] = deaths  # last: the order is that of the latest death
         while len(self._deaths) > _FINGERPRINTS_MAX:
             self._deaths.popitem(last=False)
         return deaths
-
-
-def _counted(deaths: dict[str, tuple[int, str]]) -> int:
-    """Deaths that are not one: replicas of one host that went down in the same moment are."""
-    count = 0
-    before: list[tuple[int, str]] = []
-    for at, host in deaths.values():
-        together = (
-            bool(host) and host == other and at - then <= _SAME_MOMENT for then, other in before
-        )
-        count += not any(together)
-        before.append((at, host))
-    return count
 
 
 __all__ = ["PoisonConfig", "PoisonDetector"]
