@@ -79,6 +79,8 @@ class Inbox(Protocol):
 class Outbox(Protocol):
     """A place where answers go; the same id may be put twice, with the same answer."""
 
+    answer_bytes_max: int | None  # what it takes; None: no bound
+
     async def put(self, item_id: str, answer: bytes) -> None:
         """Deliver an answer; when this returns it is there."""
         ...
