@@ -97,6 +97,20 @@ SAID_HERE: Final = {
     "LeadershipStoreSection.namespace": "of `kubernetes`: where the Lease is",
     "FleetFile.chaos": "trouble on purpose: see [chaos](../chaos.md)",
     "FleetFile.batch": "OpenAI's Files and Batches: see [batches](../batch.md)",
+    "FleetFile.consumers": "queues that others fill with requests: see "
+    "[consumers](../consumers.md)",
+    "ConsumerSection.model": "the model of all its requests, a virtual one too",
+    "ConsumerSection.inbox": "the queue: `kind: sqs` or `kind: redis`",
+    "ConsumerSection.reply": "where answers go: `sqs`, `s3`, `redis` or `folder`",
+    **{
+        f"{section}.kind": "which kind of queue or place it is"
+        for section in (
+            *("SqsInboxSection", "RedisInboxSection", "SqsOutboxSection", "S3OutboxSection"),
+            *("RedisOutboxSection", "FolderOutboxSection"),
+        )
+    },
+    "SqsOutboxSection.queue": "its name",
+    "S3OutboxSection.bucket": "its name",
     "FleetFile.models": "what is served, and where; at least one",
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",
