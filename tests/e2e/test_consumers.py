@@ -1,7 +1,7 @@
 """A fleet that lives on SQS, as its people have it: requests in one queue, answers in a bucket.
 
-SQS and S3 are moto's, behind HTTP; everything else is real: ``holdfast serve``, its gateway, control
-and batch process, a stand-in, and SIGKILL.
+SQS and S3 are moto's, behind HTTP; everything else is real: ``holdfast serve`` with its gateway,
+control and batch process, a stand-in, and SIGKILL.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class Fleet:
         self.file.write_text(
             f"gateway: {{listen: '127.0.0.1:{gateway}'}}\n"
             f"admin: {{listen: '127.0.0.1:{admin}'}}\n"
-            "models:\n  - name: llm-8b\n    engine: openai\n    endpoints:\n"
+            "models:\n  - name: llm-8b\n    served_as: m\n    engine: openai\n    endpoints:\n"
             f"      - {{url: 'http://127.0.0.1:{engine}', slots: 8}}\n"
             "consumers:\n  - model: llm-8b\n    priority: interactive\n"
             f"    from: {{kind: sqs, queue: llm-8b-requests, {place}}}\n"

@@ -40,6 +40,7 @@ Required = Annotated[str, Field(min_length=1, max_length=512, description="a nam
 class _Aws(Section):
     """How an account of AWS is reached."""
 
+    kind: str  # the first key of a file: it decides the others
     region: Text = ""  # empty: as the profile or the environment says
     profile: Text = ""  # of ~/.aws/config; empty: what boto3 finds
     endpoint_url: Endpoint = ""  # empty: AWS itself
@@ -48,6 +49,7 @@ class _Aws(Section):
 class _Redis(Section):
     """Where the URL of a Redis or Valkey server is."""
 
+    kind: str
     url_env: Variable = None  # the environment variable with the server's URL
     url_file: Path | None = None  # or the file with it, by its whole path
 
