@@ -21,6 +21,7 @@ from holdfast.config.batch.consumers import (
 )
 from holdfast.config.files import read_secret
 from holdfast.core.types import ConfigError
+from holdfast.queue_port import QueueUnsupportedError
 from holdfast.queue_port.messages import Inbox, Outbox
 
 
@@ -85,13 +86,11 @@ def _outbox(where: str, section: OutboxSection, environ: Mapping[str, str]) -> O
 
 def _aws(where: str, service: str, section: Any) -> Any:
     _need_boto3(where, service)
-    from botocore.exceptions import BotoCoreError  # noqa: PLC0415 an extra
-
     from holdfast.storage.queues.sqs_calls import aws_client  # noqa: PLC0415 an extra
 
     try:
         return aws_client(service, section.region, section.profile, section.endpoint_url)
-    except (BotoCoreError, ValueError) as error:  # no region, no such profile, no such address
+    except (QueueUnsupportedError, ValueError) as error:
         fix = "name region and profile, or set AWS_REGION and AWS_PROFILE"
         raise ConfigError(where, f"cannot be opened: {error}", fix) from None
 

@@ -259,8 +259,7 @@ class Consumer:
         except asyncio.CancelledError:
             own = asyncio.current_task()
             if own is not None and own.cancelling():
-                held.sending.cancel()
-                raise
+                raise  # the whole message is given up; what it awaited was cancelled with it
             return None
         finally:
             held.began = 0

@@ -20,6 +20,9 @@ BATCH: Final = 10  # messages of one call: what SQS takes
 VISIBILITY_S_MAX: Final = 43_200.0  # twelve hours, by SQS
 THREADS: Final = 4  # calls at one time: lease, heartbeat, ack, one to spare
 RECEIVES_LEAST: Final = 3  # below it, AWS gives items up that ours would try again
+CONNECT_S: Final = 5.0  # endpoints of a region answer in milliseconds
+ANSWER_S: Final = 30.0  # of one attempt; a call that waits for messages takes up to 20
+ATTEMPTS: Final = 3
 _COUNTS: Final = {
     "ApproximateNumberOfMessages": ItemState.READY,
     "ApproximateNumberOfMessagesDelayed": ItemState.DELAYED,
@@ -29,14 +32,24 @@ _log = structlog.get_logger("holdfast.queues")
 
 
 def aws_client(service: str, region: str = "", profile: str = "", endpoint_url: str = "") -> Any:
-    """A client of boto3 with its usual ways to credentials; raises where it is not installed."""
+    """A client of boto3 with its usual ways to credentials; raises where none can be made."""
     try:
         boto3 = importlib.import_module("boto3")
+        botocore: Any = importlib.import_module("botocore.config")
+        errors: Any = importlib.import_module("botocore.exceptions")
     except ImportError as error:
         needs = f"{service} needs boto3: pip install 'holdfast[aws]'"
         raise QueueUnsupportedError(needs) from error
-    session = boto3.session.Session(region_name=region or None, profile_name=profile or None)
-    return session.client(service, endpoint_url=endpoint_url or None)
+    config = botocore.Config(
+        connect_timeout=CONNECT_S,
+        read_timeout=ANSWER_S,
+        retries={"mode": "standard", "max_attempts": ATTEMPTS},
+    )
+    try:
+        session = boto3.session.Session(region_name=region or None, profile_name=profile or None)
+        return session.client(service, endpoint_url=endpoint_url or None, config=config)
+    except errors.BotoCoreError as error:  # no region, no such profile
+        raise QueueUnsupportedError(f"{service}: {error}") from error
 
 
 def sqs_client(region: str = "", profile: str = "", endpoint_url: str = "") -> Any:
