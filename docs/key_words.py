@@ -109,6 +109,23 @@ SAID_HERE: Final = {
             *("RedisOutboxSection", "FolderOutboxSection"),
         )
     },
+    **{
+        f"{section}.{key}": said
+        for section in ("RedisInboxSection", "RedisOutboxSection")
+        for key, said in {
+            "url_env": "the environment variable with the server's URL",
+            "url_file": "or the file with it, by its whole path",
+        }.items()
+    },
+    **{
+        f"{section}.{key}": said
+        for section in ("SqsInboxSection", "SqsOutboxSection", "S3OutboxSection")
+        for key, said in {
+            "region": "left out: as the profile or the environment says",
+            "profile": "of `~/.aws/config`; left out: what AWS's own tools find",
+            "endpoint_url": "a private endpoint, or a stand-in for tests; left out: AWS itself",
+        }.items()
+    },
     "SqsOutboxSection.queue": "its name",
     "S3OutboxSection.bucket": "its name",
     "FleetFile.models": "what is served, and where; at least one",

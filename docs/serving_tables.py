@@ -226,7 +226,11 @@ _HEADERS: Final = {
     "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408; OpenAI's SDKs obey it "
     "before anything else",
 }
-_OF_REQUESTS: Final = {"x-holdfast-runner", "x-holdfast-tenant"}  # the batch process and gateways
+_OF_REQUESTS: Final = {  # of the batch process to gateways
+    "x-holdfast-runner",
+    "x-holdfast-tenant",
+    "x-holdfast-priority",
+}
 _HEADER: Final = re.compile(
     r"\b(x-(?:request|holdfast|should)(?:-[a-z]+)+|retry-after(?:-ms)?|idempotent-replayed)\b"
 )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from holdfast.batch.consumers.consumer import RECEIVE_MAX, Consumer
+from holdfast.batch.consumers.consumer import AGAIN_S, RECEIVE_MAX, Consumer
 from holdfast.batch.load_reports import LoadReports
 from holdfast.batch.runner import BatchRunner
 from holdfast.core.batch.fair_shares import fair_shares
@@ -64,7 +64,7 @@ class ConsumerGroup:
 
     async def run(self) -> None:
         """Work until ``stop``."""
-        tasks = [asyncio.create_task(one.run()) for one in self.consumers]
+        tasks = [asyncio.create_task(self._keep_running(one)) for one in self.consumers]
         while not self._stopping.is_set():
             self.look()
             with contextlib.suppress(TimeoutError):
@@ -72,11 +72,21 @@ class ConsumerGroup:
                     await self._stopping.wait()
         for one in self.consumers:
             one.stop()
-        for result in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(result, Exception):
-                _log.error("a consumer failed", exc_info=result)
+        await asyncio.gather(*tasks)
         for one in self.consumers:
             await one.close()
+
+    async def _keep_running(self, consumer: Consumer) -> None:
+        """Run one consumer; a mistake of ours in one of them must not end it, nor the others."""
+        while not self._stopping.is_set():
+            try:
+                await consumer.run()
+            except Exception as error:  # noqa: BLE001 see above
+                consumer.problem = f"failed here: {type(error).__name__}"
+                _log.exception("a consumer failed", consumer=consumer.name)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(AGAIN_S):
+                        await self._stopping.wait()
 
     def stop(self) -> None:
         """Make ``run`` take no more messages and return."""
