@@ -45,7 +45,8 @@ QUEUE = "batch/default/m"
 ROLES = ("batch", "gateway-0", "control")
 BATCHES = 4  # created at the beginning; each kill at an enqueue creates one more
 SLOTS = 8  # of each stand-in
-POINT_S = 60.0  # for a process to come to its point: heartbeats are every 30 s
+POINT_S = 60.0  # for a process that serves to come to its point: heartbeats are every 30 s
+START_S = 300.0  # for a process to be started again, on a machine with much else to do
 CALLS = ("enqueue", "lease", "ack", "nack", "release", "extend", "reclaim")
 POINTS = {
     "sqlite": ("begun", *(f"{call} changed" for call in CALLS), "committed", "answered"),
@@ -249,31 +250,43 @@ models:
     async def at_points(self) -> None:
         """Let the batch process die at every named point."""
         for point, nth in self._named():
-            if [point, nth] in self.progress.points:
-                continue
-            reached = self.plan.with_suffix(".reached")
-            reached.unlink(missing_ok=True)
-            self.plan.write_text(f"{point} {nth}")
-            self.kill("batch")
-            beside = asyncio.create_task(self._lead_to(point))
-            end = time.monotonic() + POINT_S
-            while not reached.exists() and time.monotonic() < end:  # noqa: ASYNC110 a file
-                await asyncio.sleep(0.05)
-            self.plan.unlink(missing_ok=True)
-            told = "at named points" if reached.exists() else f"not reached: {point}"
-            self.progress.points.append([point, nth])
-            self.progress.killed(told)
-            await beside
+            if [point, nth] not in self.progress.points:
+                reached = await self._die_at(point, nth)
+                self.progress.points.append([point, nth])
+                self.progress.killed("at named points" if reached else f"not reached: {point}")
+
+    async def _die_at(self, point: str, nth: int) -> bool:
+        """Start the batch process with a plan to die; whether it came to its point."""
+        reached = self.plan.with_suffix(".reached")
+        reached.unlink(missing_ok=True)
+        self.plan.write_text(f"{point} {nth}")
+        before = self._serves()
+        self.kill("batch")
+        await self._until(lambda: reached.exists() or self._serves() > before, START_S)
+        beside = asyncio.create_task(self._lead_to(point))
+        await self._until(reached.exists, POINT_S)
+        self.plan.unlink(missing_ok=True)
+        await beside
+        return reached.exists()
+
+    def _serves(self) -> int:
+        """How often a batch process began to serve so far."""
+        return self._log().read_text(errors="replace").count('"event":"batch process serves"')
+
+    @staticmethod
+    async def _until(condition: Callable[[], bool], within_s: float) -> None:
+        end = time.monotonic() + within_s
+        while not condition() and time.monotonic() < end:  # noqa: ASYNC110 others write files
+            await asyncio.sleep(0.1)
 
     async def _lead_to(self, point: str) -> None:
         """Do what makes the batch process come to a point, where ordinary work does not."""
         if point.startswith("enqueue"):
             await self.create()
         elif point.startswith("release"):
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(2.0)
             self.kill("gateway-0")
         elif point.startswith("nack"):
-            await asyncio.sleep(3.0)
             await self._strike({"kind": "flaky", "probability": 0.5})
             await asyncio.sleep(8.0)
             await self._strike(None)
@@ -416,6 +429,10 @@ def _line(number: int) -> bytes:
 async def measure(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run one store through all kills and count."""
     trial = Trial(given, folder)
+    own = asyncio.current_task()
+    assert own is not None
+    for sign in (signal.SIGINT, signal.SIGTERM):  # what it started is ended with it
+        asyncio.get_running_loop().add_signal_handler(sign, own.cancel)
     try:
         await trial.open()
         while len(trial.progress.batches) < min(BATCHES, trial._batch_count()):  # noqa: SLF001
@@ -445,7 +462,11 @@ def main() -> int:
             folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-kill-")))
             folder.chmod(0o755)  # PostgreSQL runs as nobody
         folder.mkdir(parents=True, exist_ok=True)
-        result = asyncio.run(measure(given, folder.resolve()))
+        try:
+            result = asyncio.run(measure(given, folder.resolve()))
+        except asyncio.CancelledError:
+            print(f"stopped; go on with --folder {folder}", file=sys.stderr)
+            return 2
     print(json.dumps(result, indent=2))
     bad = ("lost", "two_terminal_records", "changed_after_they_were_seen", "ran_after_their_end")
     return 1 if any(result[name] for name in bad) else 0
