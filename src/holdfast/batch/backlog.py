@@ -71,6 +71,8 @@ class BacklogApi:
             feed = self._runner.feeds.get(model)
             row["running"] = len(feed.running) if feed is not None else 0
             row["pace"] = feed.pace.reason if feed is not None else "nothing to send"
+            if self._consumers is not None and (down := self._consumers.down(model)):
+                row["pace"] = down
             done = feed.finished.total(now) if feed is not None else 0
             remaining = row["waiting"] + row["delayed"] + row["in_flight"]
             row["drain_s"] = drain_estimate(remaining, done, 60 * SECOND)

@@ -99,7 +99,7 @@ class ConsumerGroup:
 
     def cap(self, model: str) -> int | None:
         """How many items of batches may run beside consumers of this model; None: no bound."""
-        if self._down(model):
+        if self.down(model):
             return 0
         return self._for_batches.get(model)
 
@@ -126,7 +126,7 @@ class ConsumerGroup:
         ]
         load = self._loads.of(model)
         pace = self._spare[model].look(load, sent + batches, len(young), now)
-        down = self._down(model)
+        down = self.down(model)
         if down:
             pace = BatchPace(0, 0, down)
         wants = {one.name: _wants(one) for one in consumers}
@@ -143,7 +143,7 @@ class ConsumerGroup:
             return
         sent = sum(one.gate.inside for one in consumers)
         pace = self._slots[model].look(self._loads.of(model), sent, now)
-        down = self._down(model)
+        down = self.down(model)
         if down:
             pace = BatchPace(0, 0, down)
         wants = {one.name: _wants(one) for one in consumers}
@@ -161,7 +161,7 @@ class ConsumerGroup:
             if grown:
                 one.wake()
 
-    def _down(self, model: str) -> str:
+    def down(self, model: str) -> str:
         """Why a model is down; empty: nobody says that it is."""
         reason, until = self._held_back.get(model, ("", 0))
         return f"incident: {reason}" if reason and self._now_ns() < until else ""
