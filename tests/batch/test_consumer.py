@@ -3,6 +3,7 @@
 import asyncio
 import json
 from time import monotonic_ns
+from types import SimpleNamespace
 
 import boto3
 import pytest
@@ -14,9 +15,11 @@ from holdfast.batch.consumers.consumer import Consumer
 from holdfast.batch.consumers.consumer_group import ConsumerGroup
 from holdfast.batch.consumers.ended_messages import EndedMessages
 from holdfast.batch.items import LongResults
+from holdfast.batch.load_reports import LoadReports
 from holdfast.config.batch.consumers import ConsumerSection
 from holdfast.core.batch.spare_capacity import SpareCapacityConfig
 from holdfast.core.batch.verdicts import ItemPolicyConfig
+from holdfast.core.types import SECOND
 from holdfast.frames.batch_load import LoadDatagram, LoadRow
 from holdfast.queue_port import ItemState
 from holdfast.storage.message_queues.object_outboxes import FolderOutbox, S3Outbox
@@ -390,6 +393,20 @@ def test_a_queue_that_is_missing_is_a_problem_that_is_shown(consume, until):
             assert "SQS" in (await work.group.backlog())[0]["problem"]
 
     consume(scenario)
+
+
+def test_a_virtual_model_is_down_when_all_its_targets_are():
+    now = [0]
+    loads = LoadReports()
+    loads.leads_to = {"auto": ("a", "b")}
+    runner = SimpleNamespace(cap=None, feeds={})
+    group = ConsumerGroup([], loads, runner, SpareCapacityConfig(), lambda: now[0])
+    group.hold({"a": "hung of a"})
+    assert (group.down("auto"), runner.cap("auto"), runner.cap("a")) == ("", None, 0)
+    group.hold({"a": "hung of a", "b": "hung of b"})
+    assert group.down("auto") == "incident: hung of a"
+    now[0] = 60 * SECOND  # control is gone: nobody knows any more that it is down
+    assert group.down("auto") == ""
 
 
 def test_old_records_are_forgotten_with_their_long_replies(consume, until, tmp_path):

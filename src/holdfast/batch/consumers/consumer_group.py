@@ -163,8 +163,11 @@ class ConsumerGroup:
 
     def down(self, model: str) -> str:
         """Why a model is down; empty: nobody says that it is."""
-        reason, until = self._held_back.get(model, ("", 0))
-        return f"incident: {reason}" if reason and self._now_ns() < until else ""
+        now = self._now_ns()
+        targets = self._loads.leads_to.get(model, (model,))  # of a virtual name: all of them
+        told = [self._held_back.get(target, ("", 0)) for target in targets]
+        held = [reason for reason, until in told if now < until]
+        return f"incident: {held[0]}" if held and len(held) == len(targets) else ""
 
     # --- what is seen ---
 

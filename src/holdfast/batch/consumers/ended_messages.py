@@ -126,12 +126,12 @@ class EndedMessages:
         while True:
             oldest = await self._store.items(self.queue, states=_ENDED, limit=PURGED_EACH)
             before = self._wall() - keep_s
-            over = [one.id for one in oldest if (one.ended_at or 0.0) < before]
+            over = [one for one in oldest if (one.ended_at or 0.0) < before]
             if not over:
                 return count
-            await self._store.purge(self.queue, states=_ENDED, ids=over)
-            for item_id in over:
-                self._results.drop(self._digest(item_id))
+            await self._store.purge(self.queue, states=_ENDED, ids=[one.id for one in over])
+            for one in over:
+                self._results.forget(one.result)
             count += len(over)
 
     async def dead(self) -> int:
