@@ -97,6 +97,37 @@ SAID_HERE: Final = {
     "LeadershipStoreSection.namespace": "of `kubernetes`: where the Lease is",
     "FleetFile.chaos": "trouble on purpose: see [chaos](../chaos.md)",
     "FleetFile.batch": "OpenAI's Files and Batches: see [batches](../batch.md)",
+    "FleetFile.consumers": "queues that others fill with requests: see "
+    "[consumers](../consumers.md)",
+    "ConsumerSection.model": "the model of all its requests, a virtual one too",
+    "ConsumerSection.inbox": "the queue: `kind: sqs` or `kind: redis`",
+    "ConsumerSection.reply": "where answers go: `sqs`, `s3`, `redis` or `folder`",
+    **{
+        f"{section}.kind": "which kind of queue or place it is"
+        for section in (
+            *("SqsInboxSection", "RedisInboxSection", "SqsOutboxSection", "S3OutboxSection"),
+            *("RedisOutboxSection", "FolderOutboxSection"),
+        )
+    },
+    **{
+        f"{section}.{key}": said
+        for section in ("RedisInboxSection", "RedisOutboxSection")
+        for key, said in {
+            "url_env": "the environment variable with the server's URL",
+            "url_file": "or the file with it, by its whole path",
+        }.items()
+    },
+    **{
+        f"{section}.{key}": said
+        for section in ("SqsInboxSection", "SqsOutboxSection", "S3OutboxSection")
+        for key, said in {
+            "region": "left out: as the profile or the environment says",
+            "profile": "of `~/.aws/config`; left out: what AWS's own tools find",
+            "endpoint_url": "a private endpoint, or a stand-in for tests; left out: AWS itself",
+        }.items()
+    },
+    "SqsOutboxSection.queue": "its name",
+    "S3OutboxSection.bucket": "its name",
     "FleetFile.models": "what is served, and where; at least one",
     "FleetFile.retry": "trying again elsewhere",
     "FleetFile.hedge": "a second attempt while the first still runs",

@@ -226,7 +226,11 @@ _HEADERS: Final = {
     "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408; OpenAI's SDKs obey it "
     "before anything else",
 }
-_OF_REQUESTS: Final = {"x-holdfast-runner", "x-holdfast-tenant"}  # the batch process and gateways
+_OF_REQUESTS: Final = {  # of the batch process to gateways
+    "x-holdfast-runner",
+    "x-holdfast-tenant",
+    "x-holdfast-priority",
+}
 _HEADER: Final = re.compile(
     r"\b(x-(?:request|holdfast|should)(?:-[a-z]+)+|retry-after(?:-ms)?|idempotent-replayed)\b"
 )
@@ -462,6 +466,12 @@ _METRICS: Final = {
     "batch_oldest_seconds": "how long the oldest line that has not ended has waited",
     "batch_drain_seconds": "until all lines have ended, at the rate of the last minute",
     "batches_open": "batches that have not ended, by state",
+    "consumed_messages_waiting": "messages that wait in a queue that others fill, by queue",
+    "consumed_messages_in_flight": "messages of it that somebody has received",
+    "consumed_messages_held": "of them, those that this process has received and not ended",
+    "consumed_dead_letters": "its dead letters, in its platform's own queue where there is one",
+    "consumed_oldest_seconds": "how long its oldest message has waited, where that is known",
+    "consumed_drain_seconds": "until it is worked off, at the rate of the last minute",
     "views_joined_total": "joined views that were built",
     "views_failed_total": "mistakes while one was built; the last one stays",
     "view_listeners": "clients that follow the view",
@@ -570,7 +580,9 @@ def _batches() -> BatchSource:
     """Of one model with everything."""
     source = BatchSource(Path("/none"))
     told = dict.fromkeys(("waiting", "delayed", "in_flight", "dead", "oldest_s", "drain_s"), 1)
-    source._last = {"models": {"m": told}, "batches": {"in_progress": 1}}  # noqa: SLF001 - as above
+    consumer = {**told, "held": 1, "queue": "q", "model": "m"}
+    said = {"models": {"m": told}, "batches": {"in_progress": 1}, "consumers": [consumer]}
+    source._last = said  # noqa: SLF001 - as above
     return source
 
 

@@ -52,6 +52,7 @@ FLEET_PAGES = {
     "docs/security.md",
     "docs/queues.md",
     "docs/batch.md",
+    "docs/consumers.md",
     "docs/idempotency.md",
     "docs/operating/standby.md",
     "docs/reference/fleet.md",

@@ -37,6 +37,7 @@ from holdfast.queue_port import DurableQueue, ItemState, QueueError
 from holdfast.storage.batch_records import (
     BatchRecord,
     BatchRecords,
+    CreationKey,
     FileRecord,
     RecordsFullError,
 )
@@ -94,8 +95,16 @@ class BatchDesk:
 
     # --- what the API asks ---
 
-    async def create(self, tenant: str, new: NewBatch) -> BatchRecord:
-        """Accept a batch and begin to check it; ``ApiRefusalError`` where it cannot be accepted."""
+    async def create(
+        self,
+        tenant: str,
+        new: NewBatch,
+        make_key: Callable[[str], CreationKey | None] = lambda _: None,
+    ) -> BatchRecord:
+        """Accept a batch and begin to check it; ``ApiRefusalError`` where it cannot be accepted.
+
+        ``make_key`` gives the idempotency key that is stored with it, for its id.
+        """
         file = await asyncio.to_thread(self.records.file, tenant, new.input_file_id)
         if file is None:
             message = "No such file; upload it first, with the purpose 'batch'."
@@ -123,7 +132,7 @@ class BatchDesk:
             times={BatchState.VALIDATING.value: now},
         )
         try:
-            await self._put(record)
+            await self._put(record, key=make_key(record.id))
         except RecordsFullError as error:
             raise disk_full() from error
         self._begin_step(record.id)
@@ -393,8 +402,13 @@ class BatchDesk:
                 await self._put(changed, files)
             return changed
 
-    async def _put(self, record: BatchRecord, files: tuple[FileRecord, ...] = ()) -> None:
-        await asyncio.to_thread(self.records.put_batch, record, files)
+    async def _put(
+        self,
+        record: BatchRecord,
+        files: tuple[FileRecord, ...] = (),
+        key: CreationKey | None = None,
+    ) -> None:
+        await asyncio.to_thread(self.records.put_batch, record, files, key)
         if BatchState(record.state) in ENDED:
             self.open.pop(record.id, None)
             self._remaining.pop(record.id, None)

@@ -1,9 +1,11 @@
 """``/v1/batches``: create, look at, list and cancel batches, each tenant only its own."""
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 import msgspec
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -11,6 +13,7 @@ from starlette.routing import Route
 from holdfast.batch.api_answers import json_answer, number, tenant_of
 from holdfast.batch.api_errors import ApiRefusalError, invalid, no_batch
 from holdfast.batch.batch_desk import BatchCounts, BatchDesk, NewBatch
+from holdfast.batch.creation_keys import CreationKeys, fingerprint_of, gone
 from holdfast.batch.files_api import check_expiry
 from holdfast.batch.input_lines import ENDPOINTS
 from holdfast.core.batch.lifecycle import BatchState
@@ -62,6 +65,7 @@ class BatchesApi:
 
     def __init__(self, desk: BatchDesk) -> None:
         self._desk = desk
+        self._keys = CreationKeys(desk.records)
 
     def routes(self) -> list[Route]:
         """The routes of all handlers."""
@@ -75,8 +79,20 @@ class BatchesApi:
     async def create(self, request: Request) -> Response:
         """Accept a batch; its lines are checked afterwards, and its state tells the result."""
         tenant = tenant_of(request)
-        record = await self._desk.create(tenant, read_new_batch(await _body(request)))
-        return json_answer(await self._shown(record))
+        name = self._keys.name_of(request)
+        body = await _body(request)
+        new = read_new_batch(body)
+        asked = fingerprint_of(orjson.dumps(orjson.loads(body), option=orjson.OPT_SORT_KEYS))
+        async with self._keys.turn(tenant, name):
+            made = await self._keys.made(tenant, name, asked)
+            if not made:
+                make_key = partial(self._keys.new, tenant, name, asked)
+                record = await self._desk.create(tenant, new, make_key)
+                return json_answer(await self._shown(record))
+        found = await asyncio.to_thread(self._desk.records.batch, tenant, made)
+        if found is None:
+            raise gone()
+        return json_answer(await self._shown(found))
 
     async def retrieve(self, request: Request) -> Response:
         """Answer with one batch as it is now."""

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from typing import Any, Final
 
 from starlette.requests import ClientDisconnect, Request
@@ -11,9 +12,15 @@ from starlette.routing import Route
 
 from holdfast.batch.api_answers import json_answer, number, tenant_of
 from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, no_file
+from holdfast.batch.creation_keys import CreationKeys, fingerprint_of, gone
 from holdfast.batch.file_store import FileStore, PartialFile
 from holdfast.batch.form_stream import FileBegun, FileData, FileEnded, FormField, FormStream
-from holdfast.storage.batch_records import BatchRecords, FileRecord, RecordsFullError
+from holdfast.storage.batch_records import (
+    BatchRecords,
+    CreationKey,
+    FileRecord,
+    RecordsFullError,
+)
 
 PURPOSES: Final = ("batch",)  # what a client may upload; outputs are ``batch_output``
 OUTPUT_PURPOSE: Final = "batch_output"
@@ -46,6 +53,7 @@ class FilesApi:
         self._records = records
         self._store = store
         self._arriving: dict[str, int] = {}  # bytes of uploads under way, by tenant
+        self._keys = CreationKeys(records)
 
     def routes(self) -> list[Route]:
         """The routes of all handlers."""
@@ -66,7 +74,7 @@ class FilesApi:
         if count >= limits.tenant_files_max:
             message = f"You have {count} files, which is the limit; delete some."
             raise ApiRefusalError(429, "files_quota_exceeded", message)
-        upload = _Upload(used + self._arriving.get(tenant, 0))
+        upload = _Upload(used + self._arriving.get(tenant, 0), self._keys.name_of(request))
         try:
             async for data in request.stream():
                 await self._take(upload, form.feed(data), tenant)
@@ -103,7 +111,7 @@ class FilesApi:
                     raise ApiRefusalError(429, "files_quota_exceeded", message, "file")
                 upload.counted += size
                 self._arriving[tenant] = self._arriving.get(tenant, 0) + size
-                await asyncio.to_thread(upload.file.write, event.data)
+                await asyncio.to_thread(upload.write, event.data)
             elif isinstance(event, FileEnded):
                 upload.complete = True
 
@@ -122,8 +130,17 @@ class FilesApi:
         record = FileRecord(
             upload.file.id, tenant, purpose, upload.name, upload.file.bytes, now, now + keep_s
         )
-        await asyncio.to_thread(_keep, upload.file, self._records, record)
-        return json_answer(file_json(record))
+        asked = upload.fingerprint()
+        async with self._keys.turn(tenant, upload.key):
+            made = await self._keys.made(tenant, upload.key, asked)
+            if not made:
+                key = self._keys.new(tenant, upload.key, asked, record.id)
+                await asyncio.to_thread(_keep, upload.file, self._records, record, key)
+                return json_answer(file_json(record))
+        found = await asyncio.to_thread(self._records.file, tenant, made)
+        if found is None:
+            raise gone()
+        return json_answer(file_json(found))
 
     async def list(self, request: Request) -> Response:
         """Answer with the files of the tenant."""
@@ -202,19 +219,35 @@ class FilesApi:
 class _Upload:
     """What is known of an upload under way."""
 
-    def __init__(self, used: int) -> None:
+    def __init__(self, used: int, key: str = "") -> None:
         self.used = used  # bytes of the tenant's other files
+        self.key = key  # the name of its idempotency key; empty: none
+        self._digest = sha256()
         self.counted = 0
         self.fields: dict[str, str] = {}
         self.file: PartialFile | None = None
         self.name = ""
         self.complete = False
 
+    def write(self, data: bytes) -> None:
+        """Append bytes of the file. Blocks."""
+        if self.key:
+            self._digest.update(data)
+        if self.file is not None:
+            self.file.write(data)
 
-def _keep(file: PartialFile, records: BatchRecords, record: FileRecord) -> None:
+    def fingerprint(self) -> str:
+        """What tells another upload from this one: its form and its bytes."""
+        fields = (f"{name}={self.fields[name]}" for name in sorted(self.fields))
+        return fingerprint_of(self.name, self._digest.digest(), *fields)
+
+
+def _keep(
+    file: PartialFile, records: BatchRecords, record: FileRecord, key: CreationKey | None
+) -> None:
     file.keep()
     try:
-        records.add_file(record)
+        records.add_file(record, key)
     except RecordsFullError as error:
         raise disk_full() from error
 

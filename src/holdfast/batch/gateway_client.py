@@ -28,6 +28,7 @@ class GatewayAnswer:
     request_id: str = ""
     retry_after_s: float = 0.0
     reason: str = ""  # why there is none
+    content_type: str = ""
 
     @property
     def broken(self) -> bool:
@@ -49,12 +50,18 @@ class GatewayClient:
         self._secret = secret
         self._idle: list[_Connection] = []
 
-    async def post(self, path: str, tenant: str, body: bytes) -> GatewayAnswer:
-        """Send one request and wait for its answer; cancelling it closes the connection."""
+    async def post(
+        self, path: str, tenant: str, body: bytes, *, interactive: bool = False
+    ) -> GatewayAnswer:
+        """Send one request and wait for its answer; cancelling it closes the connection.
+
+        It has batch priority, or with ``interactive`` that of its tenant.
+        """
+        urgent = b"x-holdfast-priority: interactive\r\n" if interactive else b""
         head = (
             b"POST %b HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
-            b"x-holdfast-runner: %b\r\nx-holdfast-tenant: %b\r\ncontent-length: %d\r\n\r\n"
-            % (path.encode(), self._secret, tenant.encode(), len(body))
+            b"x-holdfast-runner: %b\r\nx-holdfast-tenant: %b\r\n%bcontent-length: %d\r\n\r\n"
+            % (path.encode(), self._secret, tenant.encode(), urgent, len(body))
         )
         stale = True
         while True:
@@ -173,7 +180,9 @@ class _Connection(asyncio.Protocol):
         after = told.get(b"retry-after-ms", b"0")
         wait_s = int(after) / 1000 if after.isdigit() else 0.0
         request_id = told.get(b"x-request-id", b"").decode("latin-1")
-        self._end(GatewayAnswer(status, b"".join(self._pieces), request_id, wait_s))
+        kind = told.get(b"content-type", b"").decode("latin-1")
+        body = b"".join(self._pieces)
+        self._end(GatewayAnswer(status, body, request_id, wait_s, content_type=kind))
 
     def _end(self, answer: GatewayAnswer) -> None:
         if self._waiting is not None and not self._waiting.done():

@@ -145,6 +145,11 @@ class LongResults:
             return (self._folder / result[1:].decode()).read_bytes()
         return result
 
+    def forget(self, result: bytes) -> None:
+        """Delete the file of one recorded result, where it has one."""
+        if result.startswith(_BESIDE):
+            (self._folder / result[1:].decode()).unlink(missing_ok=True)
+
     def drop(self, batch_id: str) -> None:
         """Delete the long results of a batch that ended."""
         for path in self._folder.glob(f"{batch_id}_*"):

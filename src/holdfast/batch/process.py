@@ -29,15 +29,20 @@ from holdfast.batch.api_errors import ApiRefusalError, disk_full
 from holdfast.batch.backlog import BacklogApi
 from holdfast.batch.batch_desk import LOOK_S, BatchDesk
 from holdfast.batch.batches_api import BatchesApi
+from holdfast.batch.consumers.consumer import Consumer
+from holdfast.batch.consumers.consumer_group import ConsumerGroup
+from holdfast.batch.consumers.ended_messages import EndedMessages
 from holdfast.batch.file_store import FileStore
 from holdfast.batch.files_api import FilesApi
 from holdfast.batch.gateway_client import GatewayClient, pinned_context
 from holdfast.batch.items import LongResults
 from holdfast.batch.load_reports import LoadReports
 from holdfast.batch.runner import BatchRunner
+from holdfast.config.batch import ConsumerSection
 from holdfast.config.fleet_file import FleetFile
 from holdfast.frames.batch_load import BATCH_SOCKET_FILE, LOAD_SOCKET_FILE, RUNNER_SECRET_FILE
-from holdfast.queue_port import DurableQueue, QueueError, QueueFullError
+from holdfast.queue_port import QueueError, QueueFullError, RecordStore
+from holdfast.queue_port.messages import Inbox, Outbox
 from holdfast.storage.batch_records import BatchRecords, RecordsFullError
 
 LOCK_FILE: Final = "lock"
@@ -97,8 +102,13 @@ class BatchProcess:
     """Joins the parts of one batch process and runs them."""
 
     def __init__(
-        self, place: BatchPlace, file: FleetFile, make_queue: Callable[[Path], DurableQueue]
+        self,
+        place: BatchPlace,
+        file: FleetFile,
+        make_queue: Callable[[Path], RecordStore],
+        make_boxes: Callable[[ConsumerSection], tuple[Inbox, Outbox]] | None = None,
     ) -> None:
+        self._make_boxes = make_boxes
         self._place = place
         self._file = file
         self._make_queue = make_queue
@@ -152,34 +162,56 @@ class BatchProcess:
         runner = BatchRunner(
             desk, queue, store, results, client, loads, pace=section.pace, items=section.items
         )
+        consumers = self._consumers(queue, results, client, loads, runner)
         app = build_app(
             FilesApi(records, store),
             BatchesApi(desk),
-            BacklogApi(desk, queue, runner, monotonic_ns),
+            BacklogApi(desk, queue, runner, monotonic_ns, consumers),
         )
         server, listener = _server(app, place.run_dir / BATCH_SOCKET_FILE)
         await desk.start()
         serving = loop.create_task(server.serve(sockets=[listener]))
         working = loop.create_task(runner.run())
         looking = loop.create_task(_look(desk, runner))
+        consuming = loop.create_task(consumers.run())
         ready()
         _log.info("batch process serves", folder=str(place.folder), open=len(desk.open))
         try:
             stopping = loop.create_task(self._stop.wait())
-            await asyncio.wait({stopping, working, serving}, return_when=asyncio.FIRST_COMPLETED)
+            awaited = {stopping, working, serving, consuming}
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
         finally:
             looking.cancel()
             server.should_exit = True
             runner.stop()
-            await asyncio.gather(working, serving, looking, return_exceptions=True)
+            consumers.stop()
+            await asyncio.gather(working, serving, looking, consuming, return_exceptions=True)
             await desk.stop()
             await queue.close()
             client.close()
             loads.close(loop)
             records.close()
-        if working.done() and not working.cancelled() and working.exception() is not None:
-            raise working.exception() or RuntimeError("the runner ended")
+        for task in (working, consuming):
+            if task.done() and not task.cancelled() and task.exception() is not None:
+                raise task.exception() or RuntimeError("the runner ended")
+
+    def _consumers(
+        self,
+        queue: RecordStore,
+        results: LongResults,
+        client: GatewayClient,
+        loads: LoadReports,
+        runner: BatchRunner,
+    ) -> ConsumerGroup:
+        section = self._file.batch
+        made = []
+        for one in self._file.consumers:
+            assert self._make_boxes is not None, "whoever builds this process opens queues"
+            inbox, outbox = self._make_boxes(one)
+            records = EndedMessages(one.called, queue, results)
+            made.append(Consumer(one, inbox, outbox, records, client, section.items))
+        return ConsumerGroup(made, loads, runner, section.pace)
 
 
 class _ApiServer(uvicorn.Server):

@@ -125,6 +125,8 @@ class BatchRunner:
         self._item_config = items
         self._now_ns = now_ns
         self.feeds: dict[str, ModelFeed] = {}
+        # What consumers of the same model leave to batches; None: everything.
+        self.cap: Callable[[str], int | None] = lambda _: None
         self._running: dict[str, RunningItem] = {}  # by item id
         self._wake = asyncio.Event()
         self._stopping = False
@@ -229,6 +231,8 @@ class BatchRunner:
             return
         free = min(feed.pace.running_max - len(feed.running), RUNNING_MAX - len(self._running))
         free = min(free, LEASED_EACH_MAX)
+        if (cap := self.cap(model)) is not None:
+            free = min(free, cap - len(feed.running))
         asked = [one for one in batches if now >= feed.empty_until.get(_queue(one, model), 0)]
         for name, count in self._turns(model, feed, asked, free, now).items():
             try:

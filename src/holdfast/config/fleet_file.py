@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, model_validator
 from holdfast.config.addresses import Address, Listen, parse_listen
 from holdfast.config.admin import AdminConnectionConfig
 from holdfast.config.admin_tokens import AdminTokenSection, Network, check_admin_tokens
-from holdfast.config.batch import BatchSection
+from holdfast.config.batch import CONSUMERS_MAX, BatchSection, ConsumerSection
 from holdfast.config.discovery import DiscoverSection
 from holdfast.config.exporters import ExportersSection
 from holdfast.config.gateway import (
@@ -156,6 +156,9 @@ class FleetFile(Section):
     control: ControlSection = ControlSection()
     chaos: ChaosSection = ChaosSection()
     batch: BatchSection = BatchSection()
+    consumers: Annotated[list[ConsumerSection], Field(max_length=CONSUMERS_MAX)] = Field(
+        default_factory=list
+    )  # queues that others fill; read when 'serve' starts
     models: Annotated[list[ModelSection], Field(description="at least one model")] = Field(
         default_factory=list
     )
@@ -208,6 +211,7 @@ class FleetFile(Section):
         _check_replicas(self)
         _check_virtual(self)
         _check_tenants(self)
+        _check_consumers(self)
         _check_chains(self)
         _check_footprints(self)
         check_prices(self.prices, [model.name for model in self.models])
@@ -431,6 +435,32 @@ def _check_tenants(file: FleetFile) -> None:
                 problem = f"is {name!r}, which is in no part of this file"
                 fix = f"use one of {_few(known)}"
                 require(name in known, f"{where}.{field}.{place}", problem, fix)
+
+
+def _check_consumers(file: FleetFile) -> None:
+    public = [model.name for model in file.models]
+    public += [virtual.name for virtual in file.virtual_models]
+    tenants = {tenant.name: tenant for tenant in file.tenants}
+    names: dict[str, int] = {}
+    for index, consumer in enumerate(file.consumers):
+        where = f"consumers.{index}"
+        first = names.setdefault(consumer.called, index)
+        problem = f"is {consumer.called!r}, as that of consumers[{first}]"
+        fix = "give each its own name: two queues of one model need one each"
+        require(first == index, f"{where}.name", problem, fix)
+        problem = f"is {consumer.model!r}, which is no model of this file"
+        fix = f"use one of {_few(public)}"
+        require(consumer.model in public, f"{where}.model", problem, fix)
+        problem = f"is {consumer.tenant!r}, which is no tenant of this file"
+        known = consumer.tenant in tenants or (not tenants and consumer.tenant == ANONYMOUS)
+        fix = f"use one of {_few(list(tenants))}" if tenants else "remove it, or add the tenant"
+        require(known, f"{where}.tenant", problem, fix)
+        tenant = tenants.get(consumer.tenant)
+        allowed = tenant is None or not tenant.models or consumer.model in tenant.models
+        problem = f"is {consumer.tenant!r}, who may not use {consumer.model!r}"
+        require(
+            allowed, f"{where}.tenant", problem, f"add it to tenants: models of {consumer.tenant}"
+        )
 
 
 def _check_footprints(file: FleetFile) -> None:

@@ -271,7 +271,8 @@ class GatewayProcess:
         if self._runner_secret:
             folder = self._state_path.parent
             path = str(folder / BATCH_SOCKET_FILE)
-            driver.relay = BatchRelay(path, loop, driver.observer.counters)
+            if file.batch.enabled:  # else it runs for queues that others fill
+                driver.relay = BatchRelay(path, loop, driver.observer.counters)
             self._batch_loads = BatchLoads(self.gateway_id, str(folder / LOAD_SOCKET_FILE))
         driver.observer.deadly.use(self._secret)
         if self._blocked is not None:

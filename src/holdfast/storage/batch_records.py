@@ -26,6 +26,9 @@ CREATE TABLE IF NOT EXISTS batches (
     id TEXT PRIMARY KEY, seq INTEGER, tenant TEXT, state TEXT, data BLOB);
 CREATE INDEX IF NOT EXISTS batches_of ON batches (tenant, seq);
 CREATE INDEX IF NOT EXISTS batches_in ON batches (state);
+CREATE TABLE IF NOT EXISTS creation_keys (
+    tenant TEXT, name TEXT, fingerprint TEXT, made TEXT, at INTEGER, PRIMARY KEY (tenant, name));
+CREATE INDEX IF NOT EXISTS creation_keys_at ON creation_keys (at);
 """
 
 
@@ -80,6 +83,18 @@ class BatchRecord:
         return replace(self, state=state, times=times, **changes)
 
 
+@dataclass(slots=True, frozen=True)
+class CreationKey:
+    """An idempotency key: the digest of it and of its request, and the id of what it made."""
+
+    tenant: str
+    name: str
+    fingerprint: str
+    made: str
+    at: int
+
+
+KEYS_KEPT_S: Final = 2 * 86_400  # a day longer than they count
 _BATCH_FIELDS: Final = tuple(BatchRecord.__slots__)
 
 
@@ -101,10 +116,11 @@ class BatchRecords:
 
     # --- files ---
 
-    def add_file(self, record: FileRecord) -> None:
-        """Store a file whose bytes are on disk."""
+    def add_file(self, record: FileRecord, key: CreationKey | None = None) -> None:
+        """Store a file whose bytes are on disk, together with the key that made it."""
         with self._write():
             self._add_file(record)
+            self._add_key(key)
 
     def _add_file(self, record: FileRecord) -> None:
         self._db.execute(
@@ -167,12 +183,34 @@ class BatchRecords:
         with self._lock:
             return [FileRecord(*row) for row in self._db.execute(query, tuple(values))]
 
+    # --- keys ---
+
+    def created(self, tenant: str, name: str) -> CreationKey | None:
+        """What a tenant's key made; None: nothing, or long ago."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT * FROM creation_keys WHERE tenant = ? AND name = ?", (tenant, name)
+            ).fetchone()
+        return None if row is None else CreationKey(*row)
+
+    def _add_key(self, key: CreationKey | None) -> None:
+        if key is not None:
+            self._db.execute("DELETE FROM creation_keys WHERE at < ?", (key.at - KEYS_KEPT_S,))
+            values = (key.tenant, key.name, key.fingerprint, key.made, key.at)
+            self._db.execute("INSERT OR REPLACE INTO creation_keys VALUES (?, ?, ?, ?, ?)", values)
+
     # --- batches ---
 
-    def put_batch(self, record: BatchRecord, files: tuple[FileRecord, ...] = ()) -> None:
-        """Store a batch as it is now, together with the files that it wrote: all or none."""
+    def put_batch(
+        self,
+        record: BatchRecord,
+        files: tuple[FileRecord, ...] = (),
+        key: CreationKey | None = None,
+    ) -> None:
+        """Store a batch as it is now, with the files that it wrote and its key: all or none."""
         data = orjson.dumps({name: getattr(record, name) for name in _BATCH_FIELDS})
         with self._write():
+            self._add_key(key)
             for file in files:
                 self._add_file(file)
             self._db.execute(
@@ -237,4 +275,4 @@ def _batch(data: bytes) -> BatchRecord:
     return BatchRecord(**known)
 
 
-__all__ = ["BatchRecord", "BatchRecords", "FileRecord", "RecordsFullError"]
+__all__ = ["BatchRecord", "BatchRecords", "CreationKey", "FileRecord", "RecordsFullError"]

@@ -226,7 +226,8 @@ def _show_batches(control: "Control", run_dir: Path) -> None:
     if (run_dir / RUNNER_SECRET_FILE).exists():
         from holdfast.sources.batch_process import BatchSource  # noqa: PLC0415 gateways do without
 
-        control.source_poller.add(BatchSource(run_dir / BATCH_SOCKET_FILE))
+        held = control.summary.held_models
+        control.source_poller.add(BatchSource(run_dir / BATCH_SOCKET_FILE, held))
 
 
 def _admin_config(app: Any, tls: AdminTlsSection | None) -> "uvicorn.Config":
@@ -339,6 +340,7 @@ async def _batch(
 ) -> None:
     # Control and gateways do without.
     from holdfast.batch.process import BatchPlace, BatchProcess  # noqa: PLC0415
+    from holdfast.wire.message_queues import open_boxes  # noqa: PLC0415
     from holdfast.wire.queue_store import open_queue_store  # noqa: PLC0415
 
     file = load(path, FleetFile)
@@ -346,6 +348,7 @@ async def _batch(
         BatchPlace(folder, run_dir, gateway_url),
         file,
         lambda own: open_queue_store(file.batch.store, own),
+        open_boxes,
     )
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, process.stop)

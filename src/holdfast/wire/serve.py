@@ -35,6 +35,7 @@ from holdfast.wire.batch_secret import write_secret
 from holdfast.wire.control_name import own_name
 from holdfast.wire.key_stores import open_key_store
 from holdfast.wire.log_output import configure_logging, log_level
+from holdfast.wire.message_queues import check_boxes
 from holdfast.wire.own_token import announced, keep_token
 from holdfast.wire.process_watcher import ProcessWatcher
 from holdfast.wire.processes import DESCRIPTORS_WANTED, plain
@@ -147,7 +148,9 @@ def serve(
             admin,
             in_order=not takeover,  # else they listen as their gateways come
         )
-        if file.batch.enabled:
+        if file.batch.enabled or file.consumers:
+            for consumer in file.consumers:
+                check_boxes(consumer)
             folder = (state_dir or default_state_dir(path, os.environ)) / "batch"
             write_secret(run_dir)
             tree.batch = _batch_child(ours, path, run_dir, folder, served.data)

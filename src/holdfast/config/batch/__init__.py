@@ -1,6 +1,7 @@
-"""The fleet file's section for files and batches, and where the items of batches are kept."""
+"""The fleet file's sections for batches, their store, and queues that others fill."""
 
 from holdfast.config.batch.batch_section import BatchSection
+from holdfast.config.batch.consumers import CONSUMERS_MAX, ConsumerSection
 from holdfast.config.batch.queue_store import QueueStoreSection
 
-__all__ = ["BatchSection", "QueueStoreSection"]
+__all__ = ["CONSUMERS_MAX", "BatchSection", "ConsumerSection", "QueueStoreSection"]

@@ -26,6 +26,7 @@ from holdfast.control.view.own_host import own_host_reading
 from holdfast.control.view.source_poller import SourcePoller
 from holdfast.core.diagnose.evidence import Incident
 from holdfast.core.diagnose.facts import Declared
+from holdfast.core.diagnose.held_models import held_models
 from holdfast.core.types import SECOND
 from holdfast.core.view.fleet_records import FleetRecords, ModelRecord, ReplicaRecord
 from holdfast.core.view.layers import Reading
@@ -116,6 +117,13 @@ class FleetSummary:
     def unclosed(self) -> list[Incident]:
         """The incidents that are not closed."""
         return self._lookout.incidents.unclosed()
+
+    def held_models(self) -> dict[str, str]:
+        """The models that are down by an incident, with its title: their queues wait."""
+        replicas: dict[str, set[str]] = {}
+        for name, deployed in self._control.loop.deployed.items():
+            replicas.setdefault(deployed.replica.model, set()).add(name)
+        return held_models(self.unclosed(), replicas)
 
     def took_s(self) -> float | None:
         """Seconds that the slowest source took for its last reading; None: unknown."""

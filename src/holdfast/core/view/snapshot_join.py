@@ -310,12 +310,31 @@ def _groups(parts: _Parts, hosts: Iterable[HostRow]) -> list[GroupRow]:
 
 def _queues(parts: _Parts, records: FleetRecords, replicas: Iterable[ReplicaRow]) -> list[QueueRow]:
     served = {row.model for row in replicas if runs(row)}
-    rows = [queue_row(queue, where, served=queue.model in served) for queue, where in parts.queues]
+    queues = _worked_off(parts.queues)
+    rows = [queue_row(queue, where, served=queue.model in served) for queue, where in queues]
     for model in records.models:
         if model.queued is not None:
             queue = Queue(model.name, model.name, model.queued, model.inflight)
             rows.append(queue_row(queue, RowOrigin(GATEWAYS, 0.0), served=model.name in served))
     return with_shares(rows)
+
+
+def _worked_off(queues: list[tuple[Queue, RowOrigin]]) -> list[tuple[Queue, RowOrigin]]:
+    """One row for a queue that its platform counts and this fleet works off: both know a part.
+
+    Only whoever works a queue off says whether its work may wait (``deferrable``).
+    """
+    ours = {(one.name, one.model): one for one, _ in queues if one.deferrable is not None}
+    both = {(one.name, one.model) for one, _ in queues if one.deferrable is None} & ours.keys()
+    joined = []
+    for queue, origin in queues:
+        own = ours.get((queue.name, queue.model))
+        if own is None or (queue.name, queue.model) not in both:
+            joined.append((queue, origin))
+        elif queue.deferrable is None:
+            merged = replace(queue, drain_s=own.drain_s, deferrable=own.deferrable)
+            joined.append((merged, origin))
+    return joined
 
 
 # --- incidents and bounds -------------------------------------------------------------------------

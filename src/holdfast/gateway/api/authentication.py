@@ -32,6 +32,7 @@ from holdfast.gateway.api.errors import INVALID, ApiError
 _log = structlog.get_logger("holdfast.gateway.keys")
 RUNNER_HEADER: Final = b"x-holdfast-runner"  # the batch runner's secret
 TENANT_HEADER: Final = b"x-holdfast-tenant"  # in whose name it asks
+PRIORITY_HEADER: Final = b"x-holdfast-priority"  # "interactive": that of the tenant, not batch
 _OTHERS: Final = (b"api-key", b"x-api-key")  # Azure's clients, and Anthropic's
 _EXPIRED: Final = "The API key has expired. Ask the operator of this service for a new one."
 _SHORT: Final = (
@@ -160,7 +161,8 @@ class RunnerDirectory(TenantDirectory):
     """A ``TenantDirectory`` that also knows the batch runner, which asks in tenants' names.
 
     Used only where a batch process runs: requests elsewhere pay nothing for it. The runner shows a
-    secret of this run; its requests have the tenant's name, rights and quota, and batch priority.
+    secret of this run; its requests have the tenant's name, rights and quota, and batch priority
+    unless they ask for the tenant's own.
     """
 
     __slots__ = ("_as_batch", "_secret")
@@ -178,7 +180,10 @@ class RunnerDirectory(TenantDirectory):
         shown = headers.get(RUNNER_HEADER)
         if shown is None:
             return super().who(headers)
-        tenant = self._as_batch.get(headers.get(TENANT_HEADER, b""))
+        name = headers.get(TENANT_HEADER, b"")
+        tenant = self._as_batch.get(name)
+        if tenant is not None and headers.get(PRIORITY_HEADER) == b"interactive":
+            tenant = self.by_name[name.decode()]
         if not compare_digest(shown, self._secret) or tenant is None:
             _refuse()
         return tenant

@@ -261,9 +261,10 @@ def _head(exchange: Exchange, tenant: str, request_id: bytes) -> bytes:
         b"%b %b HTTP/1.1\r\nhost: batch\r\nconnection: close\r\n" % (exchange.method, target),
         b"%b: %b\r\nx-request-id: %b\r\n" % (TENANT_HEADER, tenant.encode(), request_id),
     ]
-    kind = exchange.headers.get(b"content-type")
-    if kind is not None:
-        lines.append(b"content-type: %b\r\n" % kind)
+    for name in (b"content-type", b"idempotency-key"):
+        value = exchange.headers.get(name)
+        if value is not None:
+            lines.append(b"%b: %b\r\n" % (name, value))
     length = exchange.headers.get(b"content-length")
     lines.append(
         b"transfer-encoding: chunked\r\n\r\n"

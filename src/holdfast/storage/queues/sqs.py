@@ -8,26 +8,15 @@ by its id and deleted; that is how one message, delivered twice, has one record.
 What differs from the other stores, as ``traits`` says: nothing can be looked at without receiving
 it, messages have no order, a released message has used up a receive (so nobody should receive while
 the model is down), and a call that fails half-way has happened for some of its items.
-
-Everything of boto3 blocks and runs in threads.
 """
 
-import asyncio
-import base64
-import importlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
 
-import orjson
-import structlog
-
 from holdfast.queue_port import (
-    MAX_RECEIVES,
     TERMINAL,
     EndedItem,
     ItemState,
@@ -37,9 +26,7 @@ from holdfast.queue_port import (
     LeasedItem,
     NewItem,
     QueueDepth,
-    QueueError,
     QueueTraits,
-    QueueUnavailableError,
     QueueUnsupportedError,
     RecordStore,
     Settlement,
@@ -51,29 +38,20 @@ from holdfast.queue_port import (
     pause_s,
 )
 from holdfast.storage.queues import story
+from holdfast.storage.queues.sqs_calls import (
+    BATCH,
+    VISIBILITY_S_MAX,
+    SqsCalls,
+    sqs_client,
+    warn_of_policy,
+)
+from holdfast.storage.queues.sqs_messages import message_entry, received_item
 
-BATCH: Final = 10  # messages of one call: what SQS takes
-VISIBILITY_S_MAX: Final = 43_200.0  # twelve hours, by SQS
 DELAY_S_MAX: Final = 900.0  # a quarter of an hour, by SQS
 PAYLOAD_BYTES_MAX: Final = 190_000  # 256 KiB as base64, with room for the attributes
 HELD_MAX: Final = 10_000  # leased messages of which payload and story are remembered
-RECEIVES_LEAST: Final = 3  # below it, AWS gives items up that ours would try again
-THREADS: Final = 4  # calls at one time: lease, heartbeat, ack, one to spare
 
 _OPEN: Final = (ItemState.READY, ItemState.DELAYED, ItemState.LEASED)
-_TEXT: Final = "text"
-_BASE64: Final = "base64"
-_log = structlog.get_logger("holdfast.queues")
-
-
-def sqs_client(region: str = "", profile: str = "", endpoint_url: str = "") -> Any:
-    """A client of boto3 with its usual ways to credentials; raises where it is not installed."""
-    try:
-        boto3 = importlib.import_module("boto3")
-    except ImportError as error:
-        raise QueueUnsupportedError("SQS needs boto3: pip install 'holdfast[aws]'") from error
-    session = boto3.session.Session(region_name=region or None, profile_name=profile or None)
-    return session.client("sqs", endpoint_url=endpoint_url or None)
 
 
 class SqsQueue:
@@ -82,11 +60,10 @@ class SqsQueue:
     def __init__(
         self, client: Any, urls: Mapping[str, str], records: RecordStore, wall: Any = time.time
     ) -> None:
-        self._client = client
+        self._calls = SqsCalls(client)
         self._urls = dict(urls)  # by the name of a queue
         self._records = records
         self._wall = wall
-        self._threads = ThreadPoolExecutor(THREADS, "sqs")
         self._held: dict[Lease, LeasedItem] = {}  # bounded: the oldest is forgotten
         self._stories: dict[tuple[str, str], story.Story] = {}  # as above
         self._checked: set[str] = set()
@@ -121,12 +98,8 @@ class SqsQueue:
         fifo = url.endswith(".fifo")
         for start in range(0, len(items), BATCH):
             part = items[start : start + BATCH]
-            entries = [_entry(str(n), item, fifo=fifo) for n, item in enumerate(part)]
-            answer = await self._ask("send_message_batch", QueueUrl=url, Entries=entries)
-            failed = answer.get("Failed") or ()
-            if failed:
-                told = failed[0].get("Message") or failed[0].get("Code")
-                raise QueueUnavailableError(f"SQS: {len(failed)} of {len(part)} not sent: {told}")
+            entries = [message_entry(str(n), item, fifo=fifo) for n, item in enumerate(part)]
+            await self._calls.send(url, entries)
         return [True] * len(items)
 
     async def lease(
@@ -139,7 +112,7 @@ class SqsQueue:
         await self._warn_of_policy(queue, url)
         leased: list[LeasedItem] = []
         while len(leased) < min(count, self.traits.lease_items_max):
-            answer = await self._ask(
+            answer = await self._calls.ask(
                 "receive_message",
                 QueueUrl=url,
                 MaxNumberOfMessages=min(count - len(leased), BATCH),
@@ -150,7 +123,7 @@ class SqsQueue:
             messages = answer.get("Messages") or ()
             if not messages:
                 break
-            received = [_received(queue, message) for message in messages]
+            received = [received_item(queue, message) for message in messages]
             leased += [item for item in received if await self._is_open(url, item)]
         for item in leased:
             known = self._stories.get((queue, item.id), ())
@@ -161,13 +134,13 @@ class SqsQueue:
         """Whether an item is to be worked on; one that has ended, or is poison, is deleted."""
         record = await self._records.item(item.lease.queue, item.id)
         if record is not None and record.state.terminal:
-            await self._delete(url, [item.lease])
+            await self._calls.delete(url, [item.lease.token])
             return False
         if item.receives <= item.max_receives:
             return True
         # SQS has a redrive policy of its own, or none: this one is ours.
         await self._bury(item, self._stories.get((item.lease.queue, item.id), ()))
-        await self._delete(url, [item.lease])
+        await self._calls.delete(url, [item.lease.token])
         return False
 
     async def extend(self, leases: Sequence[Lease], visibility_s: float) -> list[LeaseAnswer]:
@@ -194,8 +167,8 @@ class SqsQueue:
             new = await self._settle(one.lease.queue, ended)
             answers.append(LeaseAnswer.OK if new else await self._why_not(one.lease))
         for queue in dict.fromkeys(one.lease.queue for one in settlements):
-            own = [one.lease for one in settlements if one.lease.queue == queue]
-            await self._delete(self._url(queue), own)
+            own = [one.lease.token for one in settlements if one.lease.queue == queue]
+            await self._calls.delete(self._url(queue), own)
         for one in settlements:
             self._forget(one.lease)
         return answers
@@ -228,7 +201,7 @@ class SqsQueue:
                     answers.append(LeaseAnswer.FENCED)
                     continue
                 new = await self._bury(held, kept)
-                await self._delete(self._url(lease.queue), [lease])
+                await self._calls.delete(self._url(lease.queue), [lease.token])
                 answers.append(LeaseAnswer.OK if new else LeaseAnswer.FENCED)
             else:
                 pause = pause_s(receives) if delay_s is None else delay_s
@@ -284,7 +257,7 @@ class SqsQueue:
         if states is not None and any(not state.terminal for state in states):
             raise QueueUnsupportedError("waiting messages of SQS can be purged all together only")
         if states is None and group is None and ids is None:
-            await self._ask("purge_queue", QueueUrl=self._url(queue))
+            await self._calls.ask("purge_queue", QueueUrl=self._url(queue))
         return await self._records.purge(queue, group=group, states=states or TERMINAL, ids=ids)
 
     # --- looking ---------------------------------------------------------------------------------
@@ -296,19 +269,9 @@ class SqsQueue:
             ended = await self._records.depths(name, group)
             counts = dict(ended[0].counts) if ended else {}
             if group is None:
-                counts |= await self._counted(self._url(name))
+                counts |= await self._calls.counts(self._url(name))
             found.append(QueueDepth(name, {s: n for s, n in counts.items() if n}, None))
         return found
-
-    async def _counted(self, url: str) -> dict[ItemState, int]:
-        names = {
-            "ApproximateNumberOfMessages": ItemState.READY,
-            "ApproximateNumberOfMessagesDelayed": ItemState.DELAYED,
-            "ApproximateNumberOfMessagesNotVisible": ItemState.LEASED,
-        }
-        answer = await self._ask("get_queue_attributes", QueueUrl=url, AttributeNames=list(names))
-        told = answer.get("Attributes") or {}
-        return {state: int(told.get(name, 0)) for name, state in names.items()}
 
     async def items(
         self,
@@ -335,42 +298,17 @@ class SqsQueue:
 
     async def close(self) -> None:
         """Let go of the threads; the records are closed by who opened them."""
-        await asyncio.to_thread(self._threads.shutdown)
+        await self._calls.close()
 
     # --- calls -----------------------------------------------------------------------------------
-
-    async def _ask(self, name: str, **arguments: Any) -> dict[str, Any]:
-        call: Callable[[], dict[str, Any]] = partial(getattr(self._client, name), **arguments)
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-        except Exception as error:
-            raise _translated(name, error) from error
 
     async def _show_again(self, lease: Lease, seconds: int) -> LeaseAnswer:
         """Set when a message is shown again; FENCED where its receipt is not the newest."""
         record = await self._records.item(lease.queue, lease.id)
         if record is not None and record.state.terminal:
             return await self._why_not(lease)
-        try:
-            await self._ask(
-                "change_message_visibility",
-                QueueUrl=self._url(lease.queue),
-                ReceiptHandle=lease.token,
-                VisibilityTimeout=min(seconds, int(VISIBILITY_S_MAX)),
-            )
-        except _ReceiptError:
-            return LeaseAnswer.FENCED
-        return LeaseAnswer.OK
-
-    async def _delete(self, url: str, leases: Sequence[Lease]) -> None:
-        """Delete messages; one that stays comes again, and is recognised by its record."""
-        for start in range(0, len(leases), BATCH):
-            part = leases[start : start + BATCH]
-            entries = [{"Id": str(n), "ReceiptHandle": lease.token} for n, lease in enumerate(part)]
-            answer = await self._ask("delete_message_batch", QueueUrl=url, Entries=entries)
-            failed = answer.get("Failed") or ()
-            if failed:
-                _log.info("messages not deleted", queue=part[0].queue, count=len(failed))
+        shown = await self._calls.show_again(self._url(lease.queue), lease.token, seconds)
+        return LeaseAnswer.OK if shown else LeaseAnswer.FENCED
 
     async def _bury(self, item: LeasedItem, told: story.Story) -> bool:
         ended = EndedItem(
@@ -394,23 +332,10 @@ class SqsQueue:
 
     async def _warn_of_policy(self, queue: str, url: str) -> None:
         """Say once where AWS gives items up sooner than three receives allow."""
-        if queue in self._checked:
-            return
-        self._checked.add(queue)
-        answer = await self._ask(
-            "get_queue_attributes", QueueUrl=url, AttributeNames=["RedrivePolicy"]
-        )
-        text = (answer.get("Attributes") or {}).get("RedrivePolicy")
-        if not text:
-            return
-        most = int(orjson.loads(text).get("maxReceiveCount", RECEIVES_LEAST))
-        if most < RECEIVES_LEAST:
-            _log.warning(
-                "the redrive policy of this SQS queue gives messages up early",
-                queue=queue,
-                max_receive_count=most,
-                fix=f"set maxReceiveCount to {RECEIVES_LEAST} or more",
-            )
+        if queue not in self._checked:
+            self._checked.add(queue)
+            receives, _ = await self._calls.redrive_policy(url)
+            warn_of_policy(queue, receives)
 
     def _url(self, queue: str) -> str:
         check_name("queue", queue)
@@ -443,78 +368,6 @@ class SqsQueue:
         kept[key] = value
         if len(kept) > HELD_MAX:
             del kept[next(iter(kept))]
-
-
-class _ReceiptError(QueueError):
-    """A receipt handle that SQS does not take any more."""
-
-
-def _translated(name: str, error: Exception) -> QueueError:
-    """An error of boto3 as the port tells it, recognised by its code."""
-    answer = getattr(error, "response", None) or {}
-    code = str((answer.get("Error") or {}).get("Code", ""))
-    stale = ("ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue")
-    if name == "change_message_visibility" and code.rpartition(".")[2].startswith(stale):
-        return _ReceiptError(str(error))
-    return QueueUnavailableError(f"SQS: {error}")
-
-
-# --- messages to items and back -------------------------------------------------------------------
-
-
-def _entry(number: str, item: NewItem, *, fifo: bool) -> dict[str, Any]:
-    body, coding = _body(item.payload)
-    told = {"id": item.id, "group": item.group, "tenant": item.tenant, "coding": coding}
-    told["max-receives"] = str(item.max_receives)
-    entry: dict[str, Any] = {
-        "Id": number,
-        "MessageBody": body,
-        "MessageAttributes": {
-            f"holdfast-{name}": {"DataType": "String", "StringValue": value}
-            for name, value in told.items()
-            if value
-        },
-    }
-    if fifo:
-        entry["MessageDeduplicationId"] = sha256(item.id.encode()).hexdigest()
-        entry["MessageGroupId"] = sha256((item.group or item.id).encode()).hexdigest()
-    elif item.delay_s > 0:
-        entry["DelaySeconds"] = math.ceil(item.delay_s)
-    return entry
-
-
-def _body(payload: bytes) -> tuple[str, str]:
-    """A payload as SQS takes it: text of printable characters, or base64."""
-    try:
-        text = payload.decode()
-    except UnicodeDecodeError:
-        text = ""
-    if text and text.replace("\n", " ").replace("\t", " ").isprintable():
-        return text, _TEXT
-    return base64.b64encode(payload).decode() or "=", _BASE64
-
-
-def _received(queue: str, message: Mapping[str, Any]) -> LeasedItem:
-    """A message as an item; one that others sent has the id that SQS gave it."""
-    told = {
-        name.removeprefix("holdfast-"): value.get("StringValue", "")
-        for name, value in (message.get("MessageAttributes") or {}).items()
-        if name.startswith("holdfast-")
-    }
-    body = str(message["Body"])
-    encoded = told.get("coding") == _BASE64
-    payload = base64.b64decode(body.strip("=") and body) if encoded else body.encode()
-    most = told.get("max-receives", "")
-    return LeasedItem(
-        lease=Lease(queue, told.get("id") or message["MessageId"], message["ReceiptHandle"]),
-        payload=payload,
-        group=told.get("group", ""),
-        tenant=told.get("tenant", ""),
-        priority=0,
-        deadline=None,
-        receives=int((message.get("Attributes") or {}).get("ApproximateReceiveCount", 1)),
-        max_receives=int(most) if most.isdecimal() else MAX_RECEIVES,
-    )
 
 
 def _digest(lease: Lease) -> str:
