@@ -64,6 +64,7 @@ class BesideWorld(World):
         self.first_s: list[float] = []
         self.tokens = {Priority.INTERACTIVE: 0, Priority.BATCH: 0}
         self.taken_back = 0
+        self.people = self.answered = 0
         self.clock.at(0, TRAFFIC, self._look)
 
     def _look(self, _: object, now: int) -> None:
@@ -87,6 +88,7 @@ class BesideWorld(World):
             capacity if 0 < capacity < UNLIMITED else None,
             None if late is None else seconds(int(late)),
             lane.pool.ready(now),
+            lane.pool.routable,
         )
         young = [key for key, at in self._items.items() if is_young(at, now, self._config)]
         pace = policy.look(load, len(self._items), len(young), now)
@@ -122,6 +124,9 @@ class BesideWorld(World):
             del self._items[action.request_id]  # type: ignore[arg-type]
             if action.status in _NO_ROOM:
                 self._refused_until = now + SECOND
+        if counted and not item:
+            self.people += 1
+            self.answered += action.status == 200
         if counted and action.status == 200:  # what was taken back is work lost
             kind = Priority.BATCH if item else Priority.INTERACTIVE
             self.tokens[kind] += record.shown
@@ -165,6 +170,7 @@ def run(
         "p99_s": round(cuts[98], 4),
         "people_tokens_s": round(world.tokens[Priority.INTERACTIVE] / span),
         "batch_tokens_s": round(world.tokens[Priority.BATCH] / span),
+        "people_answered": round(world.answered / max(1, world.people), 3),
         "taken_back": world.taken_back,
     }
 

@@ -21,14 +21,14 @@ LOOK = SECOND // 10
 class Model:
     """A model with slots, looked at ten times a second; items finish only if told."""
 
-    def __init__(self, slots=20, people=0, **config):
+    def __init__(self, slots=20, people=0, *, replicas=0, **config):
         self.policy = SpareCapacity(SpareCapacityConfig(**config))
-        self.slots, self.people = slots, people
+        self.slots, self.people, self.replicas = slots, people, replicas
         self.items, self.now = 0, 0
 
     def look(self, waiting=0, p95=None, *, silent=False, ready=True):
         self.now += LOOK
-        load = ModelLoad(waiting, self.items + self.people, self.slots, p95, ready)
+        load = ModelLoad(waiting, self.items + self.people, self.slots, p95, ready, self.replicas)
         pace = self.policy.look(None if silent else load, self.items, self.items, self.now)
         self.items = min(self.items - pace.take_back, pace.running_max)
         self.items = max(self.items, pace.running_max)
@@ -40,6 +40,17 @@ def test_it_fills_the_free_slots_except_a_reserve():
     for _ in range(10):
         model.look()
     assert model.items == 17  # three of twenty stay free for whoever comes
+
+
+@pytest.mark.parametrize(("replicas", "items"), [(0, 6), (1, 6), (2, 4), (3, 5), (8, 6)])
+def test_one_replica_of_several_stays_without_batch_work(replicas, items):
+    model = Model(slots=8, replicas=replicas)
+    for _ in range(10):
+        model.look()
+    assert model.items == items
+    model.items += 1  # a replica was lost: nothing is taken back, and nothing sent
+    pace = model.look()
+    assert (pace.running_max, pace.take_back) == (items, 0)
 
 
 def test_it_never_takes_more_than_people_leave():
