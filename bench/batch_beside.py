@@ -13,10 +13,12 @@ are slots, sent like anybody's), and how much of the spare throughput batch work
 import argparse
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from statistics import quantiles
 from typing import Any, Final
 
+from batch_embedded import run_embedded
 from holdfast.core.batch.spare_capacity import (
     ModelLoad,
     SpareCapacity,
@@ -34,11 +36,14 @@ from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
 MODEL: Final = "m"
+SIMULATED_REPLICAS: Final = 64
+EMBEDDED_REPLICAS: Final = 2  # one for each core of a small machine
 LOOK: Final = SECOND // 10
 WARM_S: Final = 20.0  # not counted: answers take 5 s, and batch work moves together as they end
 ENGINE: Final = EngineParameters(batch_max=32)
 PROMPT: Final = Lengths(mean=500.0)
 ANSWER: Final = Lengths(mean=200.0)
+_NO_ROOM: Final = (429, 503)
 
 
 class BesideWorld(World):
@@ -55,9 +60,11 @@ class BesideWorld(World):
         self._prompt, self._answer = PROMPT.sampler(chance), ANSWER.sampler(chance)
         self._items: dict[str, int] = {}  # that run, and since when
         self._serial = self._wanted = 0
+        self._refused_until = 0  # the gateway had no place: the runner asks again after a second
         self.first_s: list[float] = []
         self.tokens = {Priority.INTERACTIVE: 0, Priority.BATCH: 0}
         self.taken_back = 0
+        self.people = self.answered = 0
         self.clock.at(0, TRAFFIC, self._look)
 
     def _look(self, _: object, now: int) -> None:
@@ -67,7 +74,8 @@ class BesideWorld(World):
         self._wanted = wanted
         if now < self._end:
             for _number in range(wanted - len(self._items)):
-                self._submit(now)
+                if now >= self._refused_until:
+                    self._submit(now)
             self.clock.at(now + LOOK, TRAFFIC, self._look)
 
     def _ask_policy(self, policy: SpareCapacity, now: int) -> int:
@@ -80,6 +88,7 @@ class BesideWorld(World):
             capacity if 0 < capacity < UNLIMITED else None,
             None if late is None else seconds(int(late)),
             lane.pool.ready(now),
+            lane.pool.routable,
         )
         young = [key for key, at in self._items.items() if is_young(at, now, self._config)]
         pace = policy.look(load, len(self._items), len(young), now)
@@ -113,7 +122,12 @@ class BesideWorld(World):
         item = action.request_id in self._items
         if item:
             del self._items[action.request_id]  # type: ignore[arg-type]
-        if counted and record.status == 0:
+            if action.status in _NO_ROOM:
+                self._refused_until = now + SECOND
+        if counted and not item:
+            self.people += 1
+            self.answered += action.status == 200
+        if counted and action.status == 200:  # what was taken back is work lost
             kind = Priority.BATCH if item else Priority.INTERACTIVE
             self.tokens[kind] += record.shown
             if not item and record.first_at:
@@ -123,7 +137,7 @@ class BesideWorld(World):
             self.clock.at(now, TRAFFIC, self._replace)  # as the runner does when an item ends
 
     def _replace(self, _: object, now: int) -> None:
-        if len(self._items) < self._wanted:
+        if len(self._items) < self._wanted and now >= self._refused_until:
             self._submit(now)
 
 
@@ -156,6 +170,7 @@ def run(
         "p99_s": round(cuts[98], 4),
         "people_tokens_s": round(world.tokens[Priority.INTERACTIVE] / span),
         "batch_tokens_s": round(world.tokens[Priority.BATCH] / span),
+        "people_answered": round(world.answered / max(1, world.people), 3),
         "taken_back": world.taken_back,
     }
 
@@ -183,11 +198,20 @@ def rows(replicas: int, seconds_long: float, seed: int) -> Iterator[dict[str, An
 def main() -> None:
     """Print one JSON object a line, as each run ends."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--replicas", type=int, default=64)
+    parser.add_argument("--replicas", type=int, help="64 simulated ones, or 2 embedded ones")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--embedded", action="store_true", help="real engines: see batch_embedded")
+    parser.add_argument("--rounds", type=int, default=3, help="of all windows (embedded)")
+    parser.add_argument("--window", type=float, default=12.0, help="seconds of one (embedded)")
+    parser.add_argument("--slots", type=int, default=4, help="of a replica (embedded)")
+    parser.add_argument("--out", type=Path, default=Path("batch_embedded.jsonl"))
     args = parser.parse_args()
-    for row in rows(args.replicas, args.seconds, args.seed):
+    if args.embedded:
+        replicas = args.replicas or EMBEDDED_REPLICAS
+        run_embedded(args.rounds, args.window, replicas, args.slots, args.out)
+        return
+    for row in rows(args.replicas or SIMULATED_REPLICAS, args.seconds, args.seed):
         print(json.dumps(row), flush=True)
 
 

@@ -3,9 +3,10 @@
     python bench/batch_million.py --lines 1000000
 
 Starts four stand-ins that answer at once and ``holdfast serve`` with batches enabled; runs the
-command; kills it (SIGKILL) after a third of the lines and runs it again. Prints the largest memory
-of the batch process and of the command, the estimate after the first tenth beside what it took in
-the end, and how long the second run took until it went on.
+command; kills it (SIGKILL) after a third of the lines and runs it again. Prints the memory of every
+process after the first 20,000 lines and at most, the estimate after the first tenth (the command's
+own, ``core.batch.progress``) beside what it took in the end, and how long the second run took until
+it went on. ``--unbroken`` does not kill it: then the tenth and what it took are of all lines.
 """
 
 import argparse
@@ -16,13 +17,17 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.core.batch.progress import ProgressEstimate
 from operations_http import ask, free_port
 
 HOLDFAST: Final = (sys.executable, "-m", "holdfast")
 STAND_INS: Final = 4
+EARLY_LINES: Final = 20_000
+LOOK_S: Final = 1.0  # a look counts the lines of two batches, which costs the batch process 20 ms
 SLOTS: Final = 64
 
 
@@ -30,13 +35,15 @@ async def main() -> None:
     """Run the trial and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=1_000_000)
+    parser.add_argument("--unbroken", action="store_true", help="do not kill the command")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(await trial(Path(folder), args.lines), indent=2))
+        told = await trial(Path(folder), args.lines, broken=not args.unbroken)
+        print(json.dumps(told, indent=2))
 
 
-async def trial(folder: Path, lines: int) -> dict[str, Any]:
-    """One file, killed once; returns the figures."""
+async def trial(folder: Path, lines: int, *, broken: bool) -> dict[str, Any]:
+    """One file; returns the figures."""
     ports = [free_port() for _ in range(STAND_INS + 2)]
     environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
     started = [await _start("stand-in", *_speed(port)) for port in ports[:STAND_INS]]
@@ -52,17 +59,15 @@ async def trial(folder: Path, lines: int) -> dict[str, Any]:
     try:
         base = f"http://127.0.0.1:{ports[STAND_INS]}"
         await _until_ready(base)
-        first = await _run(base, source, out, log, lines, kill_at=lines // 3)
-        second = await _run(base, source, out, log, lines, kill_at=None)
+        watched = WatchedFleet(base, log, {"serve": serve.pid, "stand-in": started[0].pid})
+        told: dict[str, Any] = {"lines": lines}
+        if broken:
+            killed = await _run(watched, source, out, lines, kill_at=lines // 3)
+            told["first run, until killed"] = killed
+        told["last run"] = await _run(watched, source, out, lines, kill_at=None)
         with out.open("rb") as file:
             ids = {json.loads(line)["custom_id"] for line in file}
-        return {
-            "lines": lines,
-            "answers": len(ids),
-            "errors": lines - len(ids),
-            "first run, until killed": first,
-            "second run": second,
-        }
+        return {**told, "answers": len(ids), "errors": lines - len(ids)}
     finally:
         serve.send_signal(signal.SIGTERM)
         await serve.wait()
@@ -71,48 +76,60 @@ async def trial(folder: Path, lines: int) -> dict[str, Any]:
             await process.wait()
 
 
+@dataclass(slots=True)
+class WatchedFleet:
+    """A running fleet: where it answers, and the memory of its processes."""
+
+    base: str
+    log: Path
+    pids: dict[str, int]
+    early_mb: dict[str, int] = field(default_factory=dict)  # after the first lines
+    largest_mb: dict[str, int] = field(default_factory=dict)
+
+    def look(self, command: int, done: int) -> None:
+        """Note the memory of every process now."""
+        pids = {**self.pids, **_children(self.log), "command": command}
+        for name, pid in pids.items():
+            megabytes = _rss_mb(pid)
+            self.largest_mb[name] = max(self.largest_mb.get(name, 0), megabytes)
+            if done >= EARLY_LINES:
+                self.early_mb.setdefault(name, megabytes)
+
+
 async def _run(
-    base: str,
-    source: Path,
-    out: Path,
-    log: Path,
-    lines: int,
-    kill_at: int | None,
+    fleet: WatchedFleet, source: Path, out: Path, lines: int, kill_at: int | None
 ) -> dict[str, Any]:
     """Run the command once, and watch it."""
     began = time.monotonic()
-    process = await _start("batch", "run", str(source), str(out), "--url", base, "--quiet")
+    command = ("batch", "run", str(source), str(out), "--url", fleet.base, "--quiet")
+    process = await _start(*command)
+    begun_with = await asyncio.to_thread(_done, fleet.base, out)
+    progress = ProgressEstimate(lines, begun_with, time.monotonic_ns())
     went_on: float | None = None
-    tenth: tuple[float, float] | None = None  # seconds and lines when a tenth was done
-    samples: list[tuple[float, int]] = []
-    rss = {"command": 0, "batch": 0}
-    begun_with: int | None = None
+    tenth: tuple[float, float | None] | None = None  # when a tenth was done, and the estimate
     while process.returncode is None:
-        await asyncio.sleep(0.5)
-        done = await asyncio.to_thread(_done, base, out)
+        await asyncio.sleep(LOOK_S)
+        done = await asyncio.to_thread(_done, fleet.base, out)
         at = time.monotonic() - began
-        begun_with = done if begun_with is None else begun_with
-        samples.append((at, done))
+        progress.saw(done, time.monotonic_ns())
         if went_on is None and done > begun_with:
             went_on = at
-        if tenth is None and done >= begun_with + lines // 10:
-            tenth = at, done
-        for name, pid in (("command", process.pid), ("batch", _batch_pid(log))):
-            rss[name] = max(rss[name], _rss_mb(pid))
+        if tenth is None and done >= begun_with + (lines - begun_with) // 10:
+            tenth = at, progress.left_s(time.monotonic_ns())
+        fleet.look(process.pid, done)
         if kill_at is not None and done >= kill_at:
             process.kill()
             await process.wait()
     took = time.monotonic() - began
-    end = samples[-1][1] if kill_at is not None else lines
-    told = {
+    told: dict[str, Any] = {
         "took_s": round(took, 1),
-        "lines": end - (begun_with or 0),
+        "lines done before": begun_with,
         "first new line after_s": None if went_on is None else round(went_on, 1),
-        "largest_rss_mb": rss,
+        f"rss_mb after {EARLY_LINES:,} lines": dict(fleet.early_mb),
+        "rss_mb at most": dict(fleet.largest_mb),
     }
     if tenth is not None and kill_at is None:
-        rate = (tenth[1] - (begun_with or 0)) / tenth[0]
-        told["estimate after a tenth_s"] = round((lines - tenth[1]) / rate, 1)
+        told["estimate after a tenth_s"] = tenth[1]
         told["it took from there_s"] = round(took - tenth[0], 1)
     return told
 
@@ -135,11 +152,13 @@ def _done(base: str, out: Path) -> int:
     return int(done)
 
 
-def _batch_pid(log: Path) -> int:
-    found = 0
+def _children(log: Path) -> dict[str, int]:
+    """The processes that the supervisor started last, by name."""
+    found: dict[str, int] = {}
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("{") and '"event":"started"' in line and '"child":"batch"' in line:
-            found = json.loads(line)["pid"]
+        if line.startswith("{") and '"event":"started"' in line:
+            said = json.loads(line)
+            found[said["child"]] = said["pid"]
     return found
 
 

@@ -131,13 +131,13 @@ def test_the_backlog_tells_what_waits_runs_and_when_it_ends(stage, make_line, un
 
 def test_reports_of_several_gateways_are_one_load():
     reports = LoadReports(now_ns=lambda: 0)
-    rows = (("gateway-0", LoadRow("m", 1, 3, 8, 0.2, ready=True)),)
+    rows = (("gateway-0", LoadRow("m", 1, 3, 8, 0.2, ready=True, replicas=2)),)
     rows += (("gateway-1", LoadRow("m", 2, 4, 8, None, ready=False)),)
     for name, row in rows:
         reports.take(decode_load(encode_load(LoadDatagram(name, [row]))))
     load = reports.of("m")
     assert (load.waiting, load.running, load.slots) == (3, 7, 8)
-    assert (load.first_token_p95_s, load.ready) == (0.2, True)
+    assert (load.first_token_p95_s, load.ready, load.replicas) == (0.2, True, 2)
     assert reports.of("other") is None
     reports.leads_to = {"auto": ("m",)}
     assert reports.of("auto") == load

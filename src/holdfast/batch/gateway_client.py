@@ -16,7 +16,7 @@ from httptools import HttpParserError, HttpResponseParser
 
 ANSWER_BYTES_MAX: Final = 80 << 20  # the gateway's own bound of an answer is 64 MB
 CONNECT_S: Final = 5.0
-_IDLE_MAX: Final = 64  # kept open between items
+_IDLE_MAX: Final = 512  # kept open between items: as many as commonly run at once
 
 
 @dataclass(slots=True, frozen=True)

@@ -123,9 +123,14 @@ class LongResults:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
 
+    @staticmethod
+    def is_long(line: bytes) -> bool:
+        """Whether a line needs a file of its own: ``put`` then waits for the disk."""
+        return len(line) > RESULT_BYTES_MAX
+
     def put(self, item_id: str, line: bytes) -> bytes:
         """Return what to record in the queue: the line itself, or the name of its file."""
-        if len(line) <= RESULT_BYTES_MAX:
+        if not self.is_long(line):
             return line
         path = self._path(item_id)
         part = path.with_suffix(".part")

@@ -67,7 +67,9 @@ class LoadReports:
         if not rows:
             return None
         slots: dict[str, int | None] = {}
+        replicas: dict[str, int] = {}
         for row in rows:
+            replicas[row.model] = max(replicas.get(row.model, 0), row.replicas)
             before = slots.get(row.model, 0)
             # Each gateway sees all slots of a replica: the sum would count them twice.
             known = row.slots is not None and before is not None
@@ -80,6 +82,7 @@ class LoadReports:
             None if None in of_models else sum(one or 0 for one in of_models),
             max(late, default=None),
             any(row.ready for row in rows),
+            sum(replicas.values()),
         )
 
     def _forget(self, now: int) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic_ns
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import orjson
 import structlog
@@ -300,13 +300,17 @@ class BatchRunner:
     def _read_bodies(self, wanted: list[tuple[RunningItem, str]]) -> list[bytes | None]:
         """The bodies of lines; None where the input file is gone or is not what it was."""
         bodies: list[bytes | None] = []
-        for running, file_id in wanted:
-            try:
-                with self._store.open(file_id) as file:
+        with contextlib.ExitStack() as opened:
+            files: dict[str, BinaryIO] = {}
+            for running, file_id in wanted:
+                try:
+                    file = files.get(file_id)
+                    if file is None:
+                        file = files[file_id] = opened.enter_context(self._store.open(file_id))
                     file.seek(running.payload.offset)
                     bodies.append(body_of(file.read(running.payload.length)))
-            except (ApiRefusalError, OSError, ValueError):
-                bodies.append(None)
+                except (ApiRefusalError, OSError, ValueError):
+                    bodies.append(None)
         return bodies
 
     # --- one item ---
@@ -366,16 +370,15 @@ class BatchRunner:
         self._again(running, note, dead=verdict is ItemVerdict.POISON)
 
     async def _record(self, running: RunningItem, line: bytes, state: ItemState) -> None:
-        while True:
+        result = line
+        while self._results.is_long(line):
             try:
                 result = await asyncio.to_thread(self._results.put, running.item.id, line)
-            except (
-                ApiRefusalError
-            ):  # the disk is full: its answer waits in memory, and its lease lives
+                break
+            except ApiRefusalError:
+                # The disk is full: its answer waits in memory, and its lease lives.
                 await asyncio.sleep(1.0)
-                continue
-            self.settlements.add(Settlement(running.item.lease, state, result))
-            return
+        self.settlements.add(Settlement(running.item.lease, state, result))
 
     def _fail(self, running: RunningItem, code: str, message: str) -> None:
         line = error_line(running.item.id, running.payload.custom_id, code, message)

@@ -24,6 +24,7 @@ class LoadRow(msgspec.Struct, frozen=True, array_like=True):
     slots: int | None  # of routable replicas; None: no limit is known
     first_token_p95_s: float | None  # of streams
     ready: bool
+    replicas: int = 0  # that are routable; 0: not said
 
 
 class LoadDatagram(msgspec.Struct, frozen=True, array_like=True):

@@ -71,6 +71,16 @@ def test_after_a_tenth_the_estimate_is_right_within_ten_percent_despite_a_slow_s
     assert left_s == pytest.approx((total - done) / 100, rel=0.1)
 
 
+def test_the_time_before_the_first_items_is_not_part_of_the_rate():
+    total, done, now = 10_000, 0, 20 * SECOND  # a file was uploaded and checked
+    estimate = ProgressEstimate(total, 0, 0)
+    while done < total // 10:
+        now += SECOND
+        done += 100
+        estimate.saw(done, now)
+    assert estimate.left_s(now) == pytest.approx(90.0, rel=0.05)
+
+
 def test_an_estimate_after_a_resume_counts_its_own_rate():
     estimate = ProgressEstimate(1_000, 900, 0)
     assert estimate.left_s(0) is None

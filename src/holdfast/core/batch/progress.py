@@ -2,7 +2,8 @@
 
 Rejected: the mean since the beginning. The first items of a run are slow (models wake, the pace
 grows), and their mean stays too low for the whole first tenth. So the rate is that of the recent
-past, over at least a minute or a tenth of the work where that took longer.
+past, over at least a minute or a tenth of the work where that took longer. Nor does the time until
+the first items are done count, once there are a few more to go by: a file is uploaded and checked.
 """
 
 from collections import deque
@@ -12,6 +13,7 @@ from holdfast.core.types import SECOND
 
 _MARKS_MAX: Final = 512  # points kept; each second one is dropped beyond
 _SPAN_MIN: Final = 60 * SECOND
+_MARKS_KNOWN: Final = 5  # points after which the beginning, before anything was done, is dropped
 
 
 def drain_estimate(remaining: int, done: int, span: int) -> float | None:
@@ -37,6 +39,8 @@ class ProgressEstimate:
         last = self._marks[-1]
         if done > last[1] and now > last[0]:
             self._marks.append((now, done))
+            if len(self._marks) == _MARKS_KNOWN and self._marks[0][0] == self._begun_at:
+                self._marks.popleft()
             if len(self._marks) > _MARKS_MAX:
                 kept = [mark for index, mark in enumerate(self._marks) if index % 2 == 0]
                 self._marks = deque([*kept, self._marks[-1]])

@@ -10,13 +10,20 @@ one that has run for long is left alone, since its work would be lost).
     nobody waits, unknown   grow by one at a time (no limit of the engine is known)
     gateways are silent     unknown is neither free nor full: keep a small number going
 
+The reserve is a share of what people leave, so that batch work gets the same part of the spare at
+night and at noon. How many people come in a moment varies by about the root of how many there are:
+a large fleet keeps at least that many slots free, a small one a tenth of its slots. The slots of
+one replica are left out altogether: items are packed onto the others (``routing.batch_pack``), so
+that in a fleet of two or three a person finds an engine that reads no item's prompt.
+
 What "late" means is learned: the p95 of first tokens while no batch item ran. Rejected: a fixed
-share of the slots. At night it wastes the fleet, at noon it is too much. Rejected: leaving it all
-to the gateway's queue, which serves people first; by then every slot is held by an item.
+share of the slots, for batch work or as the reserve. At night it wastes the fleet; at noon, with
+four of five slots taken by people, a reserve of a tenth is half of what is left. Rejected: leaving
+it all to the gateway's queue, which serves people first; by then every slot is held by an item.
 """
 
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, sqrt
 from typing import Final
 
 from holdfast.core.stats import Ewma
@@ -27,9 +34,8 @@ from holdfast.core.types import SECOND, nanos, require
 class SpareCapacityConfig:
     """How fast batch work grows into free slots, and how fast it gives way."""
 
-    reserve_share: float = (
-        0.1  # of the slots stay free for people: at 10 slots one can come at once
-    )
+    reserve_share: float = 0.15  # of the slots that people leave stay free: batch gets the rest
+    reserve_spread: float = 1.0  # roots of all slots stay free at least: arrivals vary by one
     reserve_min: int = 1  # slots; a fleet of one slot runs batch only while nobody comes
     growth_share: float = 0.25  # of the slots, in one look: full in four looks, 0.4 s
     unknown_max: int = 16  # items at once where the engine's limit is not known
@@ -48,6 +54,9 @@ class SpareCapacityConfig:
         for name in ("reserve_min", "unknown_max", "silent_max"):
             value = getattr(self, name)
             require(value >= 0, f"batch.pace.{name}", f"is {value}", "use 0 or more")
+        spread = self.reserve_spread
+        fix = "use 0 to 10"
+        require(0 <= spread <= 10, "batch.pace.reserve_spread", f"is {spread}", fix)
         for name in ("silent_s", "hold_s", "young_s"):
             value = getattr(self, name)
             require(value > 0, f"batch.pace.{name}", f"is {value}", "use more than 0 seconds")
@@ -64,6 +73,7 @@ class ModelLoad:
     slots: int | None  # that routable replicas have; None where no limit is known
     first_token_p95_s: float | None = None  # of people's requests
     ready: bool = True  # some replica can take requests
+    replicas: int = 0  # that are routable; 0: unknown
 
 
 @dataclass(slots=True, frozen=True)
@@ -75,6 +85,7 @@ class BatchPace:
     reason: str
 
 
+SPREAD_SHARE_MAX: Final = 0.1  # of the slots: at 16 slots the root of them is a quarter
 LEARNT_MIN: Final = 5  # looks without batch before a p95 counts as usual
 USUAL_HALFLIFE_S: Final = 30.0  # the gateways' own p95 moves about as fast
 
@@ -116,12 +127,21 @@ class SpareCapacity:
             return BatchPace(kept, 0, "first tokens are later than without batch")
         if load.slots is None:
             return BatchPace(min(items + 1, config.unknown_max), 0, "no limit is known")
-        reserve = max(config.reserve_min, ceil(load.slots * config.reserve_share))
-        free = load.slots - load.running - reserve
+        free = load.slots - load.running - self._reserve(load.slots, load.running - items)
+        if load.replicas > 1:
+            others = load.slots - ceil(load.slots / load.replicas)
+            free = min(free, others - items)  # one replica stays without batch work
         if free <= 0:
             return BatchPace(max(0, items + free), 0, "no spare slot")
         step = max(1, ceil(load.slots * config.growth_share))
         return BatchPace(items + min(free, step), 0, f"{free} spare slots")
+
+    def _reserve(self, slots: int, people: int) -> int:
+        """Slots that batch work leaves free."""
+        config = self.config
+        left = slots - max(0, people)
+        spread = min(config.reserve_spread * sqrt(slots), SPREAD_SHARE_MAX * slots)
+        return max(config.reserve_min, ceil(spread), ceil(left * config.reserve_share))
 
     def _learn(self, load: ModelLoad, items: int, now: int) -> None:
         p95 = load.first_token_p95_s

@@ -48,6 +48,7 @@ def _row(model: str, lanes: list[Lane], now: int) -> LoadRow:
         newest.capacity if 0 < newest.capacity < UNLIMITED else None,
         round(seconds(int(max(late))), 4) if late else None,
         ready,
+        newest.routable,
     )
 
 
