@@ -22,7 +22,21 @@ RESOURCES: dict[str, tuple[str, bool, list[str]]] = {
     "nodes": ("Node", False, ["no"]),
     "pods": ("Pod", True, ["po"]),
     "events": ("Event", True, ["ev"]),
+    "deployments": ("Deployment", True, ["deploy"]),
+    "replicasets": ("ReplicaSet", True, ["rs"]),
+    "statefulsets": ("StatefulSet", True, ["sts"]),
+    "leaderworkersets": ("LeaderWorkerSet", True, ["lws"]),
 }
+# The API of each kind that is not of the core's.
+APPS = "apps/v1"
+LWS = "leaderworkerset.x-k8s.io/v1"
+API_OF = {"deployments": APPS, "replicasets": APPS, "statefulsets": APPS, "leaderworkersets": LWS}
+
+
+def api_of(resource: str) -> str:
+    """The apiVersion of a kind of object."""
+    return API_OF.get(resource, "v1")
+
 
 # Not in an API server's watch cache, which is who sends bookmarks.
 UNMARKED = frozenset({"events"})
@@ -176,4 +190,4 @@ def _merged(old: Any, change: Any) -> Any:
     return made
 
 
-__all__ = ["RESOURCES", "UNMARKED", "Change", "GoneError", "Objects"]
+__all__ = ["API_OF", "RESOURCES", "UNMARKED", "Change", "GoneError", "Objects", "api_of"]

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import orjson
 import structlog
 
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
@@ -20,7 +21,12 @@ from holdfast.config.launch import REPLICAS_MAX
 from holdfast.control.deploy.gpu_placements import heir_of
 from holdfast.control.deploy.gpu_request import gpu_request_of
 from holdfast.control.deploy.host_gpus import HostGpus
-from holdfast.control.deploy.launched_replica import LaunchedReplica, build_of, new_launched_replica
+from holdfast.control.deploy.launched_replica import (
+    UNIT,
+    LaunchedReplica,
+    build_of,
+    new_launched_replica,
+)
 from holdfast.control.deploy.launches import Launches
 from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
 from holdfast.core.deploy.gpu_placement import GpuPlacement
@@ -33,7 +39,7 @@ from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, Queued
 from holdfast.core.types import ConfigError, State, require, seconds
 from holdfast.launchers.weights import path_of
-from holdfast.ports import GpuReader, Launcher, Store
+from holdfast.ports import GpuReader, Launcher, Order, Store
 
 EARLY_EXITS_MAX: Final = 3  # of a replica that was never ready: it will not be
 HELD: Final = "an operator wants it out of service"
@@ -112,18 +118,34 @@ class Deployments:
             elif key == "held":
                 self._held = set(value)
         for adopted in await self._launcher.adopt(self.launches):
-            unit = self.units.get(adopted.order.replica_id)
+            unit = self.units.get(adopted.order.replica_id) or self._remembered(adopted.order)
             if unit is None:  # nobody remembers what it is for
                 await self._launcher.stop(adopted.order.replica_id, 0)
                 self._launcher.forget(adopted.order.replica_id)
                 continue
             unit.adopt_gpus(adopted.order)
+            if adopted.place is not None:
+                unit.take_place(adopted.place)
             self.launches.placements.adopt(unit)
             self.launches.adopted(unit, adopted.pid, adopted.started_at)
             _log.info("adopted", replica=unit.id, pid=unit.pid)
         for unit in self.units.values():
             if unit.pid is None:  # its process ended while no control ran
                 unit.gpus = []
+
+    def _remembered(self, order: Order) -> LaunchedReplica | None:
+        """Rebuild a replica from what its platform kept of it, where this store knows nothing."""
+        kept = order.note.get(UNIT)
+        if kept is None:
+            return None
+        try:
+            unit = LaunchedReplica.from_store(orjson.loads(kept))
+        except (TypeError, KeyError, ValueError, ConfigError) as error:
+            _log.error("unit not understood", replica=order.replica_id, reason=type(error).__name__)
+            return None
+        self.units[unit.id] = unit
+        self._store.put_replica(unit.id, unit.to_store())
+        return unit
 
     def follow(self, file: FleetFile, others: Collection[str] = ()) -> None:
         """Apply a new fleet file: add and remove models, and change what they should have.
@@ -345,7 +367,8 @@ class Deployments:
             old = LaunchedReplica.from_store(like)
             return old.sibling(f"{model.name}-{number}", step.zone, taken)
         assert model.launch is not None, "only launched models are kept here"
-        weights = path_of(model.launch.weights)
+        named = model.launch.weights
+        weights = named if model.launch.kubernetes is not None else path_of(named)
         return new_launched_replica(model, number, step.zone, weights, version, taken)
 
     def _number(self, model: str) -> int:

@@ -98,6 +98,11 @@ class ObjectWatch(Generic[RowT]):
         """Whether the last list or watch failed."""
         return bool(self._error)
 
+    @property
+    def error(self) -> str:
+        """Why the last list or watch failed; empty: it did not."""
+        return self._error
+
     def part(self, now: float) -> Part:
         """How current the rows are, with the number of API calls since the last call of this."""
         calls, self._calls = self._calls, 0
