@@ -176,11 +176,9 @@ class PodProcess:
         while not self._stopping.is_set():
             self._begin()
             code = self._watch()
-            if code is None:
+            if code is None or not self._wait_to_restart():
                 return
-            self._restarts += 1
-            if not self._wait_to_restart():
-                return
+            self._restarts += 1  # as a kubelet counts: when the next run begins
 
     def _ends_before_it_began(self) -> bool:
         if self._stopping.wait(0.1):
@@ -257,9 +255,9 @@ class PodProcess:
 
     def _wait_to_restart(self) -> bool:
         """Whether it is started again: at once the first time, then later and later."""
-        if self._restarts == 1:
+        if self._restarts == 0:
             return True
-        wait_s = self._kubelet.back_off_s * 2.0 ** (self._restarts - 2)
+        wait_s = self._kubelet.back_off_s * 2.0 ** (self._restarts - 1)
         told = {"reason": "CrashLoopBackOff", "message": f"back-off {wait_s:g}s restarting failed"}
         self._tell("Running", {"waiting": told}, ready=False)
         until = time.monotonic() + wait_s

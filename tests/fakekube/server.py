@@ -171,6 +171,11 @@ class FakeKube:
         with self._changed:
             return [(path, query) for _, path, query in self.requests if part in path]
 
+    def asked_by(self, method: str) -> list[str]:
+        """Paths of requests by this method."""
+        with self._changed:
+            return [path for how, path, _ in self.requests if how == method]
+
     def await_request(self, part: str, count: int) -> None:
         with self._changed:
             there = self._changed.wait_for(

@@ -1,5 +1,6 @@
 """``holdfast doctor``: find mistakes in a fleet file or a running fleet."""
 
+import asyncio
 import json
 import os
 import stat
@@ -67,6 +68,12 @@ def doctor(
         if launches_on_gpus(file):
             found += check_gpus(file, read_devices(None, os.environ.get(VISIBLE)))
         found += check_secret_files(filter(_is_open_to_all, secret_paths(file)))
+        if "kubernetes" in file.platforms:
+            from holdfast.wire.kubernetes_launcher import (  # noqa: PLC0415 an extra
+                check_launch_rights,
+            )
+
+            found += asyncio.run(check_launch_rights(file))
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []

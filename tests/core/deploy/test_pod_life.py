@@ -60,8 +60,7 @@ def test_one_that_ended_before_anybody_looked_began_and_ended():
     assert lives.take([over]) == [LifeBegan(life, over), LifeEnded(life, EXIT, asked=False)]
     lives.begin()
     assert lives.take([over]) == [], "the same end is no new life"
-    backs_off = replace(RUNS, running=False, number=1, before=EXIT, backs_off=True)
-    assert lives.take([backs_off]) == []
+    assert lives.take([replace(over, backs_off=True)]) == []
 
 
 def test_a_pod_that_is_gone_has_ended_and_says_so():
@@ -113,6 +112,14 @@ def test_ends_that_nobody_saw_are_one_end(more):
     lives = begun()
     (news,) = lives.take([replace(RUNS, number=more, before=EXIT)])
     assert isinstance(news, LifeEnded)
+
+
+def test_an_end_that_was_counted_as_a_restart_already_is_told_once():
+    lives = begun()
+    waits = replace(RUNS, number=1, running=False, ended=EXIT, backs_off=True)
+    assert lives.take([waits]) == [LifeEnded(PodLife("uid-a", 0), EXIT, asked=False)]
+    lives.begin()
+    assert lives.take([waits]) == []
 
 
 class Lives(RuleBasedStateMachine):

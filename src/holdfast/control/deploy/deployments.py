@@ -28,6 +28,7 @@ from holdfast.control.deploy.launched_replica import (
     new_launched_replica,
 )
 from holdfast.control.deploy.launches import Launches
+from holdfast.control.deploy.platform_waits import PlatformWaits
 from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
 from holdfast.core.deploy.gpu_placement import GpuPlacement
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
@@ -97,6 +98,7 @@ class Deployments:
         self._silent: set[str] = set()  # of whom that was told
         self._wished: dict[str, str] = {}  # the build that each model was last to be
         self.units: dict[str, LaunchedReplica] = {}
+        self._waits = PlatformWaits()
         self._gate = LaunchGate(LaunchGateConfig())
         self.launches = Launches(launcher, self._gate, self.units, self, gpus or HostGpus({}))
 
@@ -240,6 +242,13 @@ class Deployments:
                 running = sum(unit.pid is not None for unit in self._of(lack.model))
                 told = (running, lack.pending, lack.waited_s, lack.reason, THIS_HOST)
                 self._host.saw(ReplicasWanted(lack.model, self.count(model), *told))
+        for wait in self._waits.due(self.units.values(), now):
+            model = self._models.get(wait.model)
+            if model is not None:
+                running = sum(unit.pid is not None for unit in self._of(wait.model))
+                asked = (running, wait.pending, wait.waited_s, wait.reason, wait.platform)
+                gpus = wait.gpus or None
+                self._host.saw(ReplicasWanted(wait.model, self.count(model), *asked, gpus))
 
     def _scale(self, name: str, model: ModelSection, now: int) -> None:
         scaler = self._scalers.get(name)
@@ -453,7 +462,8 @@ class Deployments:
         self._host.tell(Queued(unit.id, unit.lacks))
         if first:
             now = time.monotonic_ns()
-            self._host.note(Notice(now, unit.model, unit.id, "waits for a GPU", unit.lacks))
+            what = "waits for a place" if unit.on else "waits for a GPU"
+            self._host.note(Notice(now, unit.model, unit.id, what, unit.lacks))
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
         """Tell people which GPUs a replica got, and warn where it shares what it should not."""

@@ -47,7 +47,7 @@ class PodSight:
     name: str
     uid: str
     created_at: float = 0.0
-    number: int = 0  # of the container's run: how often it was started again
+    number: int = 0  # of the container's last run: how often it was started again
     running: bool = False
     began_at: float | None = None  # the run that goes on
     address: str = ""
@@ -121,9 +121,6 @@ class ReplicaLives:
             if found is not None:
                 self.running, self.awaited = PodLife(found.uid, found.number), False
                 self._leaving = self._asked = False
-                if not found.running and found.ended is None:
-                    # It waits to be started again: what began is the run before.
-                    self.running = PodLife(found.uid, found.number - 1)
                 news.append(LifeBegan(self.running, found))
         if self.running is not None:
             news += self._look(self.running, by_uid)
@@ -135,12 +132,9 @@ class ReplicaLives:
         return max(fresh, key=lambda pod: (pod.created_at, pod.uid), default=None)
 
     def _is_fresh(self, pod: PodSight) -> bool:
-        number = pod.number
         if not pod.running and pod.ended is None:
-            if pod.before is None:
-                return False  # nothing has run yet
-            number -= 1
-        return self.last is None or self.last.uid != pod.uid or number > self.last.number
+            return False  # nothing has run yet
+        return self.last is None or self.last.uid != pod.uid or pod.number > self.last.number
 
     def _look(self, life: PodLife, by_uid: Mapping[str, PodSight]) -> list[LifeNews]:
         pod = by_uid.get(life.uid)
@@ -148,6 +142,8 @@ class ReplicaLives:
         end = _end_of(life, pod)
         if end is not None:
             self.running, self.last = None, life
+            if pod is not None and not pod.running:  # what ended unseen since then is told with it
+                self.last = PodLife(life.uid, max(life.number, pod.number))
             return [LifeEnded(life, end, asked)]
         assert pod is not None, "a pod that is gone has ended"
         if pod.leaving and not self._asked and not self._leaving:
@@ -164,6 +160,8 @@ def _end_of(life: PodLife, pod: PodSight | None) -> PodEnd | None:
         return pod.ended
     if pod.number == life.number + 1 and pod.before is not None:
         return pod.before
+    if not pod.running and pod.ended is not None:
+        return pod.ended
     return PodEnd(reason="it ended and was started again, and nobody says how")
 
 

@@ -7,10 +7,11 @@
 
 A workload of one replica, because control starts and stops replicas one by one: which of them a
 rollout replaces next, which one is the canary, which one a smaller fleet loses is decided by the
-core, for Kubernetes as for processes and Ray. One workload with many pods takes these choices away:
-a Deployment that is scaled down ends a pod of its own choice, and one that is rolled out asks no
-canary. A workload and no bare pod, because Kubernetes then brings a replica back by itself while no
-control is there to do it.
+core, for Kubernetes as for processes and Ray.
+
+Rejected: one workload with many pods. A Deployment that is scaled down ends a pod of its own
+choice, and one that is rolled out asks no canary. Rejected: bare pods. Nobody would bring a replica
+back while no control is there to do it.
 
 What a replica is and how it ended is kept on its workload, as annotations: another control on
 another host, without the first one's files, goes on from there.

@@ -116,7 +116,7 @@ class KubernetesLauncher:
         assert self._watcher is not None, "adopt comes first"
         name = order.replica_id
         record = self._records.get(name)
-        if name in self._busy or (record is not None and record.lives.running is not None):
+        if name in self._busy or (record is not None and record.pid is not None):
             raise LaunchError(f"replica {name!r} runs already; stop it first")
         if not order.command:
             raise LaunchError(f"replica {name!r} has no command to run")
@@ -207,7 +207,7 @@ class KubernetesLauncher:
                 waits = ""
                 while True:
                     news = self._news
-                    if record.lives.running is not None:
+                    if record.pid is not None:
                         raise LaunchError(f"replica {order.replica_id!r} runs already")
                     pod = record.lives.next_life(self._pods_of(order.replica_id))
                     if pod is not None and pod.address:
@@ -242,7 +242,7 @@ class KubernetesLauncher:
             if pod.backs_off and not pod.leaving and pod.uid not in record.freshened:
                 record.freshened = {pod.uid}
                 try:
-                    await self._workloads.delete_pod(pod.name, pod.uid, 0)
+                    await self._workloads.delete_pod(pod.name, pod.uid, 1)
                 except UnreadableError as error:
                     _log.info("pod not replaced", pod=pod.name, reason=str(error))
 

@@ -31,6 +31,10 @@ def read_pod_sight(thing: Json) -> PodSight | None:
     running = state.get("running")
     target = _disruption(status)
     ended = state.get("terminated")
+    if running is None and ended is None:
+        # It waits to be started again: a kubelet counts a restart when that begins, so the end
+        # that it shows beside is that of the run with this number.
+        ended, before = before, None
     end = _end(ended, status, target) if ended else None
     if end is None and status.get("phase") == "Failed":  # evicted: nothing runs any more
         end = _failed(status, target)
