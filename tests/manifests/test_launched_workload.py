@@ -129,7 +129,7 @@ def test_without_an_agent_pods_have_none_and_do_not_say_so():
 def test_an_order_that_the_file_does_not_fit_is_refused():
     with pytest.raises(LaunchError, match="not in the fleet file"):
         launched_workload(file(), Order("x-1", ("serve",), note={"model": "x"}))
-    with pytest.raises(LaunchError, match="cannot be described"):
+    with pytest.raises(LaunchError, match="launch.kubernetes of llama is missing"):
         launched_workload(file(), Order("llama-1", ("serve",), note={"model": "llama"}))
     long = Order("l" * 64, ("serve",), note={"model": "llama"})
     with pytest.raises(LaunchError, match="63 characters"):
