@@ -34,7 +34,8 @@ LAYERS: Final[tuple[tuple[str, ...], ...]] = (
     ("twin",),
     ("planner", "doctor", "chaos", "testing", "ui", "agent"),
     ("loadtest",),  # its report is drawn with the planner's charts
-    ("wire", "manifests"),
+    ("manifests",),
+    ("wire",),
     ("cli",),
     ("__main__",),
 )

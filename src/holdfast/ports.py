@@ -27,6 +27,20 @@ class NoRoomError(LaunchError):
 
 
 @dataclass(slots=True, frozen=True)
+class Order:
+    """What to start: a replica's command, environment and port, and labels kept with it."""
+
+    replica_id: str
+    command: tuple[str, ...]  # "{python}" stands for the interpreter that runs Holdfast
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside what engines get anyway
+    port: int = 0  # where the engine will listen; the launcher only carries it
+    note: Mapping[str, str] = field(default_factory=dict)  # handed back at adoption, never read
+    pass_env: tuple[str, ...] = ()  # variables of control's own environment that it gets as well
+    on: str = ""  # the name of the platform that runs it; empty: this host
+    platform: Mapping[str, Any] = field(default_factory=dict)  # what only that platform reads
+
+
+@dataclass(slots=True, frozen=True)
 class PlaceRequest:
     """What a replica needs of the host that a platform chooses for it."""
 
@@ -35,6 +49,7 @@ class PlaceRequest:
     zone: str = ""  # where it should be; empty: anywhere
     gpus: int = 0  # tensor × pipeline degree
     cpus: float = 0.0  # set aside for it
+    order: Order | None = None  # for platforms that choose a place by starting what is to run there
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,19 +61,7 @@ class Place:
     host: str  # as the platform names it, in facts and incidents
     zone: str = ""  # empty: unknown
     reason: str = ""  # why this one, for people
-
-
-@dataclass(slots=True, frozen=True)
-class Order:
-    """What to start: a replica's command, environment and port, and labels kept with it."""
-
-    replica_id: str
-    command: tuple[str, ...]  # "{python}" stands for the interpreter that runs Holdfast
-    environment: Mapping[str, str] = field(default_factory=dict)  # beside what engines get anyway
-    port: int = 0  # where the engine will listen; the launcher only carries it
-    note: Mapping[str, str] = field(default_factory=dict)  # handed back at adoption, never read
-    pass_env: tuple[str, ...] = ()  # variables of control's own environment that it gets as well
-    on: str = ""  # the name of the platform that runs it; empty: this host
+    listen: str = ""  # what the engine binds to there; empty: the address
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,6 +84,7 @@ class Adopted:
     order: Order
     pid: int
     started_at: float  # seconds since the epoch
+    place: Place | None = None  # where it runs by now, if a platform may have moved it
 
 
 class Watcher(Protocol):

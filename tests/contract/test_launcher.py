@@ -1,6 +1,7 @@
-"""What every launcher promises, asked of the fake one and of real processes, on both loops.
+"""What every launcher promises, asked of the fake one, of processes on both loops, of Kubernetes.
 
-``make test-ray`` asks it of a Ray cluster of two nodes, too (``HOLDFAST_RAY``).
+Of Kubernetes: an API server, controllers and a kubelet of ``fakekube``, whose pods are real
+processes. ``make test-ray`` asks it of a Ray cluster of two nodes, too (``HOLDFAST_RAY``).
 """
 
 import asyncio
@@ -11,15 +12,22 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 
+from fakekube import FakeKube, node
+from fakekube.controllers import Controllers
+from fakekube.kubelet import Kubelet
+from holdfast.launchers.kubernetes.launcher import KubernetesLauncher
+from holdfast.launchers.kubernetes.workloads import Workloads
 from holdfast.launchers.process import ProcessLauncher
 from holdfast.launchers.ray.launcher import RayLauncher
 from holdfast.launchers.ray.link import RaySettings
 from holdfast.ports import Ended, LaunchError, Order
+from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.testing.launcher import FakeHost, FakeLauncher
 from holdfast.testing.ray_nodes import ray_nodes
+from holdfast.wire.kubernetes_launcher import cluster_access
 
 RAY = bool(os.environ.get("HOLDFAST_RAY"))
-PATIENCE_S = 180.0 if RAY else 20.0  # each control starts a driver of Ray, each replica an actor
+PATIENCE_S = 180.0 if RAY else 60.0  # each control starts a driver of Ray, each replica an actor
 
 # A small engine that does as it is told through a named pipe: "say TEXT", "exit CODE", "deaf".
 ENGINE = """
@@ -81,6 +89,8 @@ class Notes:
 
 
 class FakeWorld:
+    sees_suspension = True
+
     def __init__(self, tmp_path):
         self.host = FakeHost()
 
@@ -107,6 +117,8 @@ class FakeWorld:
 
 
 class ProcessWorld:
+    sees_suspension = True
+
     def __init__(self, tmp_path):
         self.tmp_path = tmp_path
 
@@ -155,16 +167,58 @@ class RayWorld(ProcessWorld):
         return RayLauncher(self.settings, self.tmp_path / "replicas")
 
 
+def bare_deployment(order, zone):
+    """A Deployment of one pod that runs an order, and nothing else."""
+    labels = {"holdfast.dev/replica": order.replica_id}
+    env = [{"name": name, "value": value} for name, value in order.environment.items()]
+    engine = {"name": "engine", "image": "engine", "command": list(order.command), "env": env}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [engine]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    meta = {"name": order.replica_id}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+
+
+class KubernetesWorld(ProcessWorld):
+    """Pods of the fake cluster are processes of this machine, so pipes and signals reach them."""
+
+    sees_suspension = False  # no API server shows it: canaries find a process that is suspended
+
+    def __init__(self, tmp_path, kube, kubelet):
+        super().__init__(tmp_path)
+        self.kube, self.kubelet = kube, kubelet
+
+    def launcher(self):
+        cluster = cluster_access(KubernetesConfig(api_url=self.kube.url, retry_s=0.02))
+        workloads = Workloads(cluster.api, "inference", "contract", bare_deployment)
+        return KubernetesLauncher(cluster, workloads, self.tmp_path / "replicas")
+
+    async def kill(self, launcher, name):
+        os.kill(self.kubelet.process(name).pid, signal.SIGKILL)
+
+    async def suspend(self, launcher, name, suspended):
+        os.kill(self.kubelet.process(name).pid, signal.SIGSTOP if suspended else signal.SIGCONT)
+
+
+@pytest.fixture
+def kubernetes(tmp_path):
+    with FakeKube() as kube:
+        kube.put("nodes", node("node-1"))
+        with Controllers(kube), Kubelet(kube) as kubelet:
+            yield KubernetesWorld(tmp_path, kube, kubelet)
+
+
 @pytest.fixture(scope="session")
 def ray_address():
     with ray_nodes("b") as nodes:
         yield nodes.address
 
 
-@pytest.fixture(params=["ray"] if RAY else ["fake", "process", "process-uvloop"])
+@pytest.fixture(params=["ray"] if RAY else ["fake", "process", "process-uvloop", "kubernetes"])
 def world(request, tmp_path):
     if RAY:
         made = RayWorld(tmp_path, request.getfixturevalue("ray_address"))
+    elif request.param == "kubernetes":
+        made = request.getfixturevalue("kubernetes")
     else:
         made = (FakeWorld if request.param == "fake" else ProcessWorld)(tmp_path)
     run = uvloop.run if request.param.endswith("uvloop") else asyncio.run
@@ -265,6 +319,9 @@ def test_one_that_is_deaf_to_sigterm_is_killed_after_its_grace(world):
 
 
 def test_a_suspended_one_is_noticed_and_goes_on(world):
+    if not world.it.sees_suspension:
+        pytest.skip("its platform does not show it")
+
     async def play(it, launcher, notes):
         await launcher.start(it.order("a"))
         await it.suspend(launcher, "a", True)
@@ -280,8 +337,9 @@ def test_a_suspended_one_can_be_stopped(world):
     async def play(it, launcher, notes):
         await launcher.start(it.order("a"))
         await it.suspend(launcher, "a", True)
-        await notes.seen("stopped", "a", True)
-        ended = await launcher.stop("a", grace_s=10.0)
+        if it.sees_suspension:
+            await notes.seen("stopped", "a", True)
+        ended = await launcher.stop("a", grace_s=1.0)
         assert ended.signal in {signal.SIGTERM, signal.SIGKILL}
 
     scene(world, play)

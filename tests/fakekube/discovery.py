@@ -3,7 +3,7 @@
 from typing import Any
 
 from fakekube.custom import CUSTOM
-from fakekube.store import RESOURCES
+from fakekube.store import API_OF, RESOURCES
 
 Json = dict[str, Any]
 
@@ -14,6 +14,7 @@ _REASONS = {
     404: "NotFound",
     409: "Conflict",
     410: "Expired",
+    422: "Invalid",
     429: "TooManyRequests",
     500: "InternalError",
     503: "ServiceUnavailable",
@@ -21,14 +22,17 @@ _REASONS = {
 _METRICS = "metrics.k8s.io"
 
 
-def status_of(code: int, message: str = "") -> Json:
+def status_of(
+    code: int, message: str = "", *, reason: str = "", details: Json | None = None
+) -> Json:
     return {
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
         "message": message,
-        "reason": _REASONS.get(code, "Unknown"),
+        "reason": reason or _REASONS.get(code, "Unknown"),
+        **({"details": details} if details is not None else {}),
         "code": code,
     }
 
@@ -51,7 +55,8 @@ def documents(path: str, *, with_metrics: bool) -> Json | None:
         groups = [group] if with_metrics else []
         return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
     if path == "/api/v1":
-        rows = [_row(plural) for plural in RESOURCES if plural not in CUSTOM]
+        own = API_OF.keys() | CUSTOM.keys()
+        rows = [_row(plural) for plural in RESOURCES if plural not in own]
         rows.append({**_row("pods"), "name": "pods/log", "shortNames": [], "verbs": ["get"]})
         return {"kind": "APIResourceList", "groupVersion": "v1", "resources": rows}
     if path == f"/apis/{_METRICS}/v1beta1" and with_metrics:

@@ -53,8 +53,11 @@ def rights_of(documents: Iterable[Json], name: str, namespace: str) -> set[Right
     return rights
 
 
-def right_for(path: str, query: dict[str, str]) -> Right | None:
-    """The right that a GET takes; None: everybody may, such as to find out what there is."""
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def right_for(path: str, query: dict[str, str], method: str = "GET") -> Right | None:
+    """The right that a request takes; None: everybody may, such as to find out what there is."""
     parts = [part for part in path.split("/") if part]
     if parts[:2] == ["api", "v1"]:
         group, rest = "", parts[2:]
@@ -65,19 +68,14 @@ def right_for(path: str, query: dict[str, str]) -> Right | None:
     namespace = ""
     if rest[:1] == ["namespaces"] and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]
-    if not rest:
+    if not rest or group == "authorization.k8s.io":
         return None
+    if method != "GET":
+        return Right(group, "/".join([rest[0], *rest[2:]]), _VERBS[method], namespace)
     if len(rest) == 1:
         watch = query.get("watch") in {"true", "1"}
         return Right(group, rest[0], "watch" if watch else "list", namespace)
     return Right(group, "/".join([rest[0], *rest[2:]]), "get", namespace)
-
-
-def write_right_for(method: str, path: str) -> Right | None:
-    """The right that a POST, PUT, PATCH or DELETE takes."""
-    asked = right_for(path, {})
-    verb = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}[method]
-    return None if asked is None else Right(asked.group, asked.resource, verb, asked.namespace)
 
 
 def review(body: Json, rights: set[Right] | None) -> Json:
@@ -101,4 +99,4 @@ def forbidden(right: Right, user: str) -> str:
     )
 
 
-__all__ = ["Right", "forbidden", "review", "right_for", "rights_of", "write_right_for"]
+__all__ = ["Right", "forbidden", "review", "right_for", "rights_of"]

@@ -17,21 +17,30 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from fakekube.custom import CUSTOM, api_version, named
+from fakekube.custom import CUSTOM, named
 from fakekube.discovery import documents, status_of, table_of
 from fakekube.leases import PREFIX as LEASES
 from fakekube.leases import Leases
 from fakekube.objects import stamp
-from fakekube.rbac import Right, forbidden, review, right_for, write_right_for
+from fakekube.rbac import Right, forbidden, review, right_for
 from fakekube.selectors import BadSelectorError, check, fits
-from fakekube.store import RESOURCES, UNMARKED, Change, GoneError, Objects
+from fakekube.store import API_OF, RESOURCES, UNMARKED, Change, GoneError, Objects, api_of
+from fakekube.workloads import WRITABLE, Writes
 
 Json = dict[str, Any]
 
 WAIT_S = 20.0  # for anything a test waits for; then it fails
 GONE = "too old resource version"
 
+REVIEWS = ["apis", "authorization.k8s.io", "v1"]
+
 _PLURALS = {kind: plural for plural, (kind, _, _) in RESOURCES.items()}
+
+
+class ContainerLog(list[tuple[float, str]]):
+    """The lines of one run of a container; who follows it is done when that is over."""
+
+    over = False
 
 
 class FakeKube:
@@ -50,7 +59,9 @@ class FakeKube:
         self.held: set[str] = set()  # resources whose requests get no answer for now
         self.token = ""  # where set, who has no such token gets 401
         self.metrics: Json | None = None  # None: no metrics-server
-        self.logs: dict[tuple[str, str], list[tuple[float, str]]] = {}
+        self.logs: dict[tuple[str, str], ContainerLog] = {}
+        self.not_installed: set[str] = set()  # kinds of which the cluster knows nothing
+        self.writes = Writes(self.objects)
         self.pages: dict[str, str] = {}  # other texts by path, such as exporters' metrics
         self.leases = Leases()
         self.installed: set[str] = set()  # of CUSTOM; others are 404, as without their definition
@@ -98,8 +109,7 @@ class FakeKube:
             known = self.objects.get(plural, space, about["name"])
             if known is not None:
                 thing = {**thing, "involvedObject": {**about, "uid": known["metadata"]["uid"]}}
-        made = {"apiVersion": api_version(resource), "kind": kind, **thing}
-        return self.objects.put(resource, made)
+        return self.objects.put(resource, {"apiVersion": api_of(resource), "kind": kind, **thing})
 
     def patch(self, resource: str, name: str, change: Json, namespace: str = "default") -> Json:
         space = namespace if RESOURCES[resource][1] else ""
@@ -118,7 +128,7 @@ class FakeKube:
     ) -> None:
         """A line of a pod's log."""
         with self._changed:
-            self.logs.setdefault((namespace, name), []).append((at, text))
+            self.logs.setdefault((namespace, name), ContainerLog()).append((at, text))
             self._changed.notify_all()
 
     def bookmark(self) -> None:
@@ -162,6 +172,11 @@ class FakeKube:
         """Paths and queries of requests whose path holds this."""
         with self._changed:
             return [(path, query) for _, path, query in self.requests if part in path]
+
+    def asked_by(self, method: str) -> list[str]:
+        """Paths of requests by this method."""
+        with self._changed:
+            return [path for how, path, _ in self.requests if how == method]
 
     def await_request(self, part: str, count: int) -> None:
         with self._changed:
@@ -232,7 +247,7 @@ class Connection(BaseHTTPRequestHandler):
         if owner.token and self.headers.get("Authorization") != f"Bearer {owner.token}":
             self._refuse(401, "Unauthorized")
             return
-        if self._forbids(split.path, query):
+        if self._forbids(split.path, query, "GET"):
             return
         found = documents(split.path, with_metrics=owner.metrics is not None)
         if found is not None:
@@ -245,6 +260,8 @@ class Connection(BaseHTTPRequestHandler):
             self._objects(parts[2:], query)
         elif parts[:1] == ["apis"] and owner.installed.intersection(named(parts)):
             self._objects(named(parts), query)
+        elif parts[0] == "apis" and "/".join(parts[1:3]) in API_OF.values() and len(parts) > 3:
+            self._objects(parts[3:], query)
         else:
             self._send(404, "404 page not found", "text/plain")
 
@@ -254,22 +271,38 @@ class Connection(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._change()
 
+    def do_PATCH(self) -> None:
+        self._change()
+
+    def do_DELETE(self) -> None:
+        self._change()
+
     def _change(self) -> None:
-        """Create or replace a lease; nothing else is written by whoever asks."""
+        """Write a lease, a workload or a pod; nothing else is written by whoever asks."""
         split, owner = urlsplit(self.path), self.owner
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        query = dict(parse_qsl(split.query, keep_blank_values=True))
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = json.loads(data) if data else {}
         parts = [part for part in split.path.split("/") if part]
         with owner._changed:
-            owner.requests.append((self.command, split.path, {}))
+            owner.requests.append((self.command, split.path, query))
             owner._changed.notify_all()
-        if parts[-1] == "selfsubjectaccessreviews":
+        if parts[:3] == REVIEWS:
             self._send(201, review(body, owner.rights))
-        elif self._denies(write_right_for(self.command, split.path)):
             return
-        elif parts[:4] == LEASES:
+        if self._forbids(split.path, query, self.command):
+            return
+        if parts[:4] == LEASES:
             self._lease(parts[4:], body)
-        else:
+            return
+        rest = parts[2:] if parts[0] == "api" else parts[3:]
+        resource = rest[2] if rest[:1] == ["namespaces"] and len(rest) > 2 else ""
+        if resource not in WRITABLE or resource in owner.not_installed:
             self._send(404, "404 page not found", "text/plain")
+        elif not self._barred(resource):
+            kind = self.headers.get("Content-Type") or ""
+            told = (resource, rest[1], rest[3:], body, query, kind)
+            self._send(*owner.writes.answer(self.command, *told))
 
     def _lease(self, parts: list[str], body: Json | None) -> None:
         refusal = self.owner.refusals.get("leases", 0)
@@ -278,12 +311,9 @@ class Connection(BaseHTTPRequestHandler):
             return
         self._send(*self.owner.leases.answer(self.command, parts, body))
 
-    def _forbids(self, path: str, query: dict[str, str]) -> bool:
+    def _forbids(self, path: str, query: dict[str, str], method: str) -> bool:
         """Whether the account has no right to this, which it is then told."""
-        return self._denies(right_for(path, query))
-
-    def _denies(self, asked: Right | None) -> bool:
-        owner = self.owner
+        owner, asked = self.owner, right_for(path, query, method)
         if owner.rights is None or asked is None:
             return False
         if any(one.covers(asked) for one in owner.rights):
@@ -298,7 +328,7 @@ class Connection(BaseHTTPRequestHandler):
         if parts[0] == "namespaces" and len(parts) > 2:
             namespace, parts = parts[1], parts[2:]
         resource = parts[0]
-        if resource not in RESOURCES:
+        if resource not in RESOURCES or resource in self.owner.not_installed:
             self._send(404, "404 page not found", "text/plain")
             return
         if self._barred("pods/log" if parts[2:] == ["log"] else resource):
@@ -356,8 +386,8 @@ class Connection(BaseHTTPRequestHandler):
             item.pop("apiVersion", None)
         meta = {"resourceVersion": str(version), **({"continue": follows} if follows else {})}
         kind = f"{RESOURCES[resource][0]}List"
-        said = {"kind": kind, "apiVersion": api_version(resource), "metadata": meta}
-        self._send(200, {**said, "items": items})
+        told = {"kind": kind, "apiVersion": api_of(resource), "metadata": meta, "items": items}
+        self._send(200, told)
 
     def _usage(self, what: str, query: dict[str, str]) -> None:
         metrics = self.owner.metrics
@@ -384,13 +414,16 @@ class Connection(BaseHTTPRequestHandler):
         stamped = query.get("timestamps") in {"true", "1"}
 
         def text(line: tuple[float, str]) -> bytes:
-            head = f"{stamp(line[0])[:-1]}.500000000Z " if stamped else ""
+            head = f"{stamp(line[0])[:-1]}{f'{line[0] % 1:.9f}'[1:]}Z " if stamped else ""
             return f"{head}{line[1]}\n".encode()
 
         with owner._changed:
-            lines = list(owner.logs.get((namespace, name), []))
+            log = owner.logs.setdefault((namespace, name), ContainerLog())
+            lines = list(log)
         sent, tail = len(lines), query.get("tailLines")
         shown = lines[max(0, len(lines) - int(tail)) :] if tail is not None else lines
+        if "sinceTime" in query:
+            shown = [line for line in shown if stamp(line[0]) >= query["sinceTime"]]
         limit = int(query.get("limitBytes") or 1 << 30)
         body = b"".join(text(line) for line in shown)[:limit]
         if not follow:
@@ -402,15 +435,14 @@ class Connection(BaseHTTPRequestHandler):
         ends = time.monotonic() + WAIT_S
         while not owner.stopping and time.monotonic() < ends:
             with owner._changed:
-                known = owner.logs.get((namespace, name), [])
-                fresh = known[sent:]
-                over = (namespace, name) not in owner.objects.things["pods"]
+                fresh = log[sent:]
+                over = log.over or (namespace, name) not in owner.objects.things["pods"]
                 if not fresh and not over:
                     owner._changed.wait(0.2)
             for line in fresh:
                 self._chunk(text(line))
             sent += len(fresh)
-            if over:
+            if over and not fresh:
                 break
         self.wfile.write(b"0\r\n\r\n")
 
@@ -492,7 +524,7 @@ class Connection(BaseHTTPRequestHandler):
         thing = change.thing
         if change.what == "BOOKMARK":
             kind = RESOURCES[change.resource][0]
-            thing = {"kind": kind, "apiVersion": api_version(change.resource), **thing}
+            thing = {"kind": kind, "apiVersion": api_of(change.resource), **thing}
         self._chunk(json.dumps({"type": change.what, "object": thing}).encode() + b"\n")
 
 

@@ -8,7 +8,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from fakekube.custom import CUSTOM
+from fakekube.custom import CUSTOM, api_version
 from fakekube.selectors import fits
 
 Json = dict[str, Any]
@@ -24,7 +24,21 @@ RESOURCES: dict[str, tuple[str, bool, list[str]]] = {
     "pods": ("Pod", True, ["po"]),
     "events": ("Event", True, ["ev"]),
     **{name: (kind, True, []) for name, (kind, _) in CUSTOM.items()},
+    "deployments": ("Deployment", True, ["deploy"]),
+    "replicasets": ("ReplicaSet", True, ["rs"]),
+    "statefulsets": ("StatefulSet", True, ["sts"]),
+    "leaderworkersets": ("LeaderWorkerSet", True, ["lws"]),
 }
+# The API of each kind that is not of the core's.
+APPS = "apps/v1"
+LWS = "leaderworkerset.x-k8s.io/v1"
+API_OF = {"deployments": APPS, "replicasets": APPS, "statefulsets": APPS, "leaderworkersets": LWS}
+
+
+def api_of(resource: str) -> str:
+    """The apiVersion of a kind of object."""
+    return API_OF.get(resource) or api_version(resource)
+
 
 # Not in an API server's watch cache, which is who sends bookmarks.
 UNMARKED = frozenset({"events"})
@@ -178,4 +192,4 @@ def _merged(old: Any, change: Any) -> Any:
     return made
 
 
-__all__ = ["RESOURCES", "UNMARKED", "Change", "GoneError", "Objects"]
+__all__ = ["API_OF", "RESOURCES", "UNMARKED", "Change", "GoneError", "Objects", "api_of"]

@@ -77,6 +77,12 @@ def doctor(
             found += check_gpus(file, read_devices(None, os.environ.get(VISIBLE)))
         found += check_secret_files(filter(_is_open_to_all, secret_paths(file)))
         found += asyncio.run(check_rights(file)) if rights else []
+        if "kubernetes" in file.platforms:
+            from holdfast.wire.kubernetes_launcher import (  # noqa: PLC0415 an extra
+                check_launch_rights,
+            )
+
+            found += asyncio.run(check_launch_rights(file))
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []

@@ -45,6 +45,7 @@ from holdfast.config.models import (
     EngineName,
     ModelSection,
 )
+from holdfast.config.platforms.kubernetes import KubernetesLaunchSection, check_image
 from holdfast.config.prices import PricesSection, check_prices
 from holdfast.config.processes.control import ControlSection
 from holdfast.config.sections import Policy, Section
@@ -167,6 +168,7 @@ class FleetFile(Section):
     fleet: Annotated[FleetConfig, Policy()] = FleetConfig()
     launches: Annotated[LaunchGateConfig, Policy()] = LaunchGateConfig()
     ray: RaySection = RaySection()
+    kubernetes: KubernetesLaunchSection = KubernetesLaunchSection()
     watch: Annotated[ProcessWatchConfig, Policy()] = ProcessWatchConfig()
     tenants: list[TenantSection] = Field(default_factory=list)
     virtual_models: list[VirtualSection] = Field(default_factory=list)
@@ -205,6 +207,7 @@ class FleetFile(Section):
         require(bool(self.models or self.sources), "models", problem, fix)
         check_sources(self.sources)
         _check_discovery(self)
+        _check_images(self)
         _check_ports(self)
         _check_controls(self)
         _check_agents(self)
@@ -371,6 +374,15 @@ def _check_pool(file: FleetFile, index: int, rule: DiscoverSection) -> None:
     told = source.type == "kubernetes"
     fix = f"set sources.{place}.inference_pools: true" if told else "use a Kubernetes source"
     require(reads or not rule.inference_pool, field, problem, fix)
+
+
+def _check_images(file: FleetFile) -> None:
+    """Refuse pods whose image only a tag holds in place, unless the file allows it."""
+    for index, model in enumerate(file.models):
+        pod = model.launch.kubernetes if model.launch is not None else None
+        if pod is not None:
+            field = f"models.{index}.launch.kubernetes.image"
+            check_image(field, pod.image, allow_tags=file.kubernetes.allow_tags)
 
 
 def _check_virtual(file: FleetFile) -> None:

@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from holdfast.config.incidents import MemorySection
+from holdfast.config.platforms.kubernetes import PodSection, check_hosts
 from holdfast.config.sections import Duration, Section
 from holdfast.core.deploy.gpu_placement import DEVICES_MAX
 from holdfast.core.types import ConfigError, require
@@ -51,7 +52,7 @@ def _without_secrets(value: object) -> object:
 class LaunchSection(Section):
     """How many replicas to start, in which zones, and with which settings."""
 
-    on: Literal["", "ray"] = ""  # empty: this host
+    on: Literal["", "ray", "kubernetes"] = ""  # empty: this host
     replicas: Annotated[int, Field(ge=0, le=REPLICAS_MAX, description="a number of replicas")] = 1
     zones: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=64, description="a zone")]],
@@ -81,6 +82,7 @@ class LaunchSection(Section):
     threads: Annotated[int, Field(ge=0, le=4096, description="threads")] = 0
     embedded: bool = False
     memory: MemorySection = MemorySection()
+    kubernetes: PodSection | None = None  # what its pods are, with on: kubernetes
 
 
 class RaySection(Section):
@@ -128,6 +130,7 @@ def check_launch(launch: LaunchSection, engine: str) -> None:
 def _check_platform(launch: LaunchSection) -> None:
     """Refuse settings that only this host, or only another platform, can carry out."""
     elsewhere = bool(launch.on)
+    _check_pod(launch)
     fix = "remove it, or add launch.on: this host sets no CPUs aside"
     require(elsewhere or not launch.cpus, "model.launch.cpus", "is set for this host", fix)
     if not elsewhere:
@@ -138,6 +141,21 @@ def _check_platform(launch: LaunchSection) -> None:
     fix = f"remove it: {launch.on} sets {VISIBLE} for the engine"
     named = any(DEVICE in word for word in words)
     require(not named, "model.launch.command", f"has {DEVICE} for {launch.on}", fix)
+
+
+def _check_pod(launch: LaunchSection) -> None:
+    """Refuse a pod without Kubernetes, Kubernetes without a pod, and hosts that do not fit."""
+    pod = launch.kubernetes
+    if launch.on != "kubernetes":
+        fix = "remove it, or set launch.on: kubernetes"
+        require(pod is None, "model.launch.kubernetes", "is set for another platform", fix)
+        return
+    fix = "add kubernetes: {image: name@sha256:…}"
+    require(pod is not None, "model.launch.kubernetes", "is missing", fix)
+    assert pod is not None, "require raised"
+    check_hosts(pod, "model.launch.kubernetes", commanded=bool(launch.command))
+    fix = "remove it: the engine's own image has its own server"
+    require(not launch.embedded, "model.launch.embedded", "is set for kubernetes", fix)
 
 
 def _check_gpus(launch: LaunchSection) -> None:

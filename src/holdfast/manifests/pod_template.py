@@ -10,9 +10,10 @@ A verdict of Holdfast has no part in liveness: whatever control says or does not
 ends a process for it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.models import ModelSection
@@ -21,7 +22,7 @@ from holdfast.core.types import ConfigError, require
 from holdfast.engines import dialect
 from holdfast.engines.launch_command import PYTHON, LaunchSpec, command_line, environment
 from holdfast.manifests.pod_resources import PodResources
-from holdfast.manifests.workload_file import WorkloadFile, WorkloadSection
+from holdfast.manifests.workload_file import WorkloadSection
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 ENGINE_PORT: Final = "engine"  # the name of the port, as Services have it
@@ -43,28 +44,46 @@ _SHARED: Final = "/dev/shm"  # noqa: S108 - where processes of one host meet
 _AGENT_USER: Final = 65_532  # nobody's, as images without a shell have it
 
 
+class ClusterSettings(Protocol):
+    """What the manifests of all models share: of a workloads file, or of the fleet file."""
+
+    @property
+    def namespace(self) -> str:
+        """Where the pods are."""
+        ...
+
+    @property
+    def control(self) -> str:
+        """Where the readiness agent asks."""
+        ...
+
+    @property
+    def agent_image(self) -> str:
+        """The image of the readiness agent; empty: pods have none."""
+        ...
+
+
 @dataclass(slots=True, frozen=True)
 class PodPlan:
     """Everything that the manifests of one model are made of."""
 
     file: FleetFile
-    workloads: WorkloadFile
+    cluster: ClusterSettings
     model: ModelSection
     workload: WorkloadSection
     name: str  # of its resources
     port: int
     resources: PodResources
     index: int
+    replica: str = ""  # the one replica that it is for, where control launches it
+    words: tuple[str, ...] = ()  # its command, where control has made it; empty: made here
+    variables: Mapping[str, str] = field(default_factory=dict)  # beside them
 
     @property
     def labels(self) -> dict[str, str]:
         """The labels of pods that are replicas."""
-        return {
-            NAME_LABEL: self.model.name,
-            "app.kubernetes.io/part-of": "holdfast",
-            READINESS: VERDICT,
-            **self.workload.labels,
-        }
+        verdict = {READINESS: VERDICT} if self.cluster.agent_image else {}
+        return {**self.selector, **verdict, **self.workload.labels}
 
     @property
     def selector(self) -> dict[str, str]:
@@ -109,7 +128,7 @@ def _spec(plan: PodPlan, container: dict[str, Any], *, agent: bool) -> dict[str,
             _spread(plan, "kubernetes.io/hostname"),
         ],
     }
-    if agent:
+    if agent and plan.cluster.agent_image:
         spec["initContainers"] = [_agent(plan)]
     spec["containers"] = [container]
     spec |= _place(plan)
@@ -165,6 +184,8 @@ def _container(plan: PodPlan, words: list[str]) -> dict[str, Any]:
 
 
 def _words(plan: PodPlan) -> list[str]:
+    if plan.words:
+        return [word.replace(PYTHON, "python3") for word in plan.words]
     spec = _launch_spec(plan)
     try:
         words = command_line(dialect(plan.model.engine), spec)
@@ -198,7 +219,9 @@ def _launch_spec(plan: PodPlan) -> LaunchSpec:
 
 def _environment(plan: PodPlan) -> list[dict[str, Any]]:
     launch = plan.workload.launch
-    known = environment(dialect(plan.model.engine), _launch_spec(plan)) | launch.environment
+    known: dict[str, str] = dict(plan.variables)
+    if not plan.words:
+        known = environment(dialect(plan.model.engine), _launch_spec(plan)) | launch.environment
     variables: list[dict[str, Any]] = [
         {"name": name, "value": value} for name, value in sorted(known.items())
     ]
@@ -220,13 +243,13 @@ def _probe(plan: PodPlan) -> dict[str, Any]:
 
 
 def _agent(plan: PodPlan) -> dict[str, Any]:
-    control = plan.workloads.control
-    arguments = ["--url", control, "--model", plan.model.name, "--replica", "$(POD_NAME)"]
+    control, replica = plan.cluster.control, plan.replica or "$(POD_NAME)"
+    arguments = ["--url", control, "--model", plan.model.name, "--replica", replica]
     arguments += ["--listen", f"0.0.0.0:{AGENT_PORT}"]
     ready = {"httpGet": {"path": "/readyz", "port": AGENT_PORT}}
     return {
         "name": "readiness",
-        "image": plan.workloads.agent_image,
+        "image": plan.cluster.agent_image,
         "restartPolicy": "Always",  # a sidecar: it begins before the engine and ends after it
         "command": ["holdfast", "readiness", *arguments],
         "env": [
@@ -310,6 +333,7 @@ __all__ = [
     "AGENT_PORT",
     "ENGINE_PORT",
     "NAME_LABEL",
+    "ClusterSettings",
     "PodPlan",
     "leader_template",
     "worker_template",

@@ -66,7 +66,7 @@ def _plan(
     require(labelled, f"{where}.model", problem, fix)
     plan = PodPlan(
         file=file,
-        workloads=workloads,
+        cluster=workloads,
         model=model,
         workload=workload,
         name=resource_name(model.name),
@@ -94,7 +94,7 @@ def _check_discovered(plan: PodPlan, where: str) -> None:
     rule = plan.model.discover
     if rule is None:
         return
-    namespace = plan.workloads.namespace
+    namespace = plan.cluster.namespace
     problem = f"is {namespace!r}, and the fleet file looks for {plan.model.name} in another"
     fits = rule.namespace in ("", namespace)
     require(fits, "namespace", problem, f"use {rule.namespace!r} in both")
@@ -109,7 +109,7 @@ def _check_discovered(plan: PodPlan, where: str) -> None:
 def _metadata(plan: PodPlan) -> dict[str, Any]:
     return {
         "name": plan.name,
-        "namespace": plan.workloads.namespace,
+        "namespace": plan.cluster.namespace,
         "labels": plan.selector,
     }
 

@@ -212,9 +212,14 @@ def _launchers(kept: Path, control: "Callable[[], Control]") -> "Launcher":
 
 def _platform_launcher(on: str, control: "Control", kept: Path) -> "Launcher":
     """Build the launcher of a platform other than this host, when the first replica asks for it."""
-    from holdfast.launchers.ray.launcher import RAY, RayLauncher  # noqa: PLC0415 few need it
+    from holdfast.launchers.kubernetes.launcher import KUBERNETES  # noqa: PLC0415 few need it
+    from holdfast.launchers.ray.launcher import RAY, RayLauncher  # noqa: PLC0415
     from holdfast.launchers.ray.link import RaySettings  # noqa: PLC0415
 
+    if on == KUBERNETES:
+        from holdfast.wire.kubernetes_launcher import kubernetes_launcher  # noqa: PLC0415
+
+        return kubernetes_launcher(lambda: control.file, kept / KUBERNETES)
     assert on == RAY, f"no launcher is built for {on!r}"
     ray = control.file.ray
     settings = RaySettings(ray.address, ray.namespace, ray.zone_label, ray.lease_s)

@@ -8,7 +8,7 @@ import yaml
 
 from fakekube import FakeKube, Right, node, pod, rights_of
 from fakekube.custom import CUSTOM
-from fakekube.rbac import right_for, write_right_for
+from fakekube.rbac import right_for
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
 from holdfast.sources.kubernetes.api import KubernetesApi
 from holdfast.sources.kubernetes.leadership import KubernetesLeadership
@@ -74,10 +74,7 @@ def test_a_leadership_asks_for_exactly_these(kube):
 
     kube.rights = plain(lease_rights("holdfast", "holdfast"))
     asyncio.run(main())
-    asked = {
-        right_for(path, query) if method == "GET" else write_right_for(method, path)
-        for method, path, query in kube.requests
-    }
+    asked = {right_for(path, query, method) for method, path, query in kube.requests}
     assert asked == kube.rights
     assert not kube.forbade
 

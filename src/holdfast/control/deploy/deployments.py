@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import orjson
 import structlog
 
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
@@ -20,8 +21,14 @@ from holdfast.config.launch import REPLICAS_MAX
 from holdfast.control.deploy.gpu_placements import heir_of
 from holdfast.control.deploy.gpu_request import gpu_request_of
 from holdfast.control.deploy.host_gpus import HostGpus
-from holdfast.control.deploy.launched_replica import LaunchedReplica, build_of, new_launched_replica
+from holdfast.control.deploy.launched_replica import (
+    UNIT,
+    LaunchedReplica,
+    build_of,
+    new_launched_replica,
+)
 from holdfast.control.deploy.launches import Launches
+from holdfast.control.deploy.platform_waits import PlatformWaits
 from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
 from holdfast.core.deploy.gpu_placement import GpuPlacement
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
@@ -33,7 +40,7 @@ from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, Queued
 from holdfast.core.types import ConfigError, State, require, seconds
 from holdfast.launchers.weights import path_of
-from holdfast.ports import GpuReader, Launcher, Store
+from holdfast.ports import GpuReader, Launcher, Order, Store
 
 EARLY_EXITS_MAX: Final = 3  # of a replica that was never ready: it will not be
 HELD: Final = "an operator wants it out of service"
@@ -91,6 +98,7 @@ class Deployments:
         self._silent: set[str] = set()  # of whom that was told
         self._wished: dict[str, str] = {}  # the build that each model was last to be
         self.units: dict[str, LaunchedReplica] = {}
+        self._waits = PlatformWaits()
         self._gate = LaunchGate(LaunchGateConfig())
         self.launches = Launches(launcher, self._gate, self.units, self, gpus or HostGpus({}))
 
@@ -112,18 +120,34 @@ class Deployments:
             elif key == "held":
                 self._held = set(value)
         for adopted in await self._launcher.adopt(self.launches):
-            unit = self.units.get(adopted.order.replica_id)
+            unit = self.units.get(adopted.order.replica_id) or self._remembered(adopted.order)
             if unit is None:  # nobody remembers what it is for
                 await self._launcher.stop(adopted.order.replica_id, 0)
                 self._launcher.forget(adopted.order.replica_id)
                 continue
             unit.adopt_gpus(adopted.order)
+            if adopted.place is not None:
+                unit.take_place(adopted.place)
             self.launches.placements.adopt(unit)
             self.launches.adopted(unit, adopted.pid, adopted.started_at)
             _log.info("adopted", replica=unit.id, pid=unit.pid)
         for unit in self.units.values():
             if unit.pid is None:  # its process ended while no control ran
                 unit.gpus = []
+
+    def _remembered(self, order: Order) -> LaunchedReplica | None:
+        """Rebuild a replica from what its platform kept of it, where this store knows nothing."""
+        kept = order.note.get(UNIT)
+        if kept is None:
+            return None
+        try:
+            unit = LaunchedReplica.from_store(orjson.loads(kept))
+        except (TypeError, KeyError, ValueError, ConfigError) as error:
+            _log.error("unit not understood", replica=order.replica_id, reason=type(error).__name__)
+            return None
+        self.units[unit.id] = unit
+        self._store.put_replica(unit.id, unit.to_store())
+        return unit
 
     def follow(self, file: FleetFile, others: Collection[str] = ()) -> None:
         """Apply a new fleet file: add and remove models, and change what they should have.
@@ -218,6 +242,13 @@ class Deployments:
                 running = sum(unit.pid is not None for unit in self._of(lack.model))
                 told = (running, lack.pending, lack.waited_s, lack.reason, THIS_HOST)
                 self._host.saw(ReplicasWanted(lack.model, self.count(model), *told))
+        for wait in self._waits.due(self.units.values(), now):
+            model = self._models.get(wait.model)
+            if model is not None:
+                running = sum(unit.pid is not None for unit in self._of(wait.model))
+                asked = (running, wait.pending, wait.waited_s, wait.reason, wait.platform)
+                gpus = wait.gpus or None
+                self._host.saw(ReplicasWanted(wait.model, self.count(model), *asked, gpus))
 
     def _scale(self, name: str, model: ModelSection, now: int) -> None:
         scaler = self._scalers.get(name)
@@ -345,7 +376,8 @@ class Deployments:
             old = LaunchedReplica.from_store(like)
             return old.sibling(f"{model.name}-{number}", step.zone, taken)
         assert model.launch is not None, "only launched models are kept here"
-        weights = path_of(model.launch.weights)
+        named = model.launch.weights
+        weights = named if model.launch.kubernetes is not None else path_of(named)
         return new_launched_replica(model, number, step.zone, weights, version, taken)
 
     def _number(self, model: str) -> int:
@@ -430,7 +462,8 @@ class Deployments:
         self._host.tell(Queued(unit.id, unit.lacks))
         if first:
             now = time.monotonic_ns()
-            self._host.note(Notice(now, unit.model, unit.id, "waits for a GPU", unit.lacks))
+            what = "waits for a place" if unit.on else "waits for a GPU"
+            self._host.note(Notice(now, unit.model, unit.id, what, unit.lacks))
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
         """Tell people which GPUs a replica got, and warn where it shares what it should not."""

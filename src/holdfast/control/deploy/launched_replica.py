@@ -13,6 +13,7 @@ import orjson
 
 from holdfast.config.fleet_file import EndpointSection, ModelSection
 from holdfast.config.launch import VISIBLE
+from holdfast.config.platforms.kubernetes import ENGINE_PORT_DEFAULT
 from holdfast.control.deploy.gpu_request import devices_of, gpu_request_of
 from holdfast.core.deploy.gpu_placement import GpuRequest, Overcommit
 from holdfast.core.failure import Kind
@@ -23,7 +24,9 @@ from holdfast.ports import Order, Place, PlaceRequest
 
 _PLATFORM: Final = ("on", "node", "address", "devices", "cpus", "any_zone", "node_zone")
 GPUS: Final = "gpus"  # in the note of an order: the devices of its process
+UNIT: Final = "unit"  # in the note of an order on a platform: what the store keeps of a replica
 HOST: Final = "127.0.0.1"  # the process launcher starts replicas on this machine
+ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 of a pod's own network
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +54,7 @@ class LaunchedReplica:
     cpus: float = 0.0  # that its platform sets aside for it
     any_zone: bool = False  # the file names no zones: its platform spreads replicas over its own
     node_zone: str = ""  # the zone of the host that its platform chose; empty: unknown
+    platform: dict[str, Any] = field(default_factory=dict)  # what only its platform reads
     gpu_request: GpuRequest | None = None  # what is chosen for it; None: nothing
     gpus: list[str] = field(default_factory=list)  # UUIDs of the devices that its process has
     # Not kept beyond this process:
@@ -80,22 +84,38 @@ class LaunchedReplica:
 
     def place_request(self) -> PlaceRequest:
         """What its platform is asked for before it is started there."""
+        order = self._order(self._pod_spec()) if self.platform else None
         zone = "" if self.any_zone else self.zone
-        return PlaceRequest(self.id, self.model, zone, self.devices, self.cpus)
+        return PlaceRequest(self.id, self.model, zone, self.devices, self.cpus, order)
 
     def take_place(self, place: Place) -> None:
         """Move to the host that the platform has chosen: the engine will listen there."""
         self.node, self.address, self.node_zone = place.host, place.address, place.zone
-        self.spec = replace(self.spec, host=place.address, port=place.port)
+        self.spec = replace(self.spec, host=place.listen or place.address, port=place.port)
+
+    def leave_place(self, taken: set[int]) -> None:
+        """Give up the address of a process that ended: its platform gave it to another replica."""
+        self.node = self.address = ""
+        self.spec = replace(self.spec, host=HOST, port=free_port(taken))
+
+    def _pod_spec(self) -> LaunchSpec:
+        """Its settings in a pod: an address of its own, and so a port that nobody else has."""
+        port = (self.platform.get("kubernetes") or {}).get("port") or ENGINE_PORT_DEFAULT
+        return replace(self.spec, host=ANY_ADDRESS, port=port)
 
     def order(self) -> Order:
         """The start order for the launcher; ``ConfigError`` where the engine cannot be started."""
-        known, spec = dialect(self.engine), replace(self.spec, device=",".join(self.gpus))
+        return self._order(self.spec)
+
+    def _order(self, settings: LaunchSpec) -> Order:
+        known, spec = dialect(self.engine), replace(settings, device=",".join(self.gpus))
         said = {name: fill_device(value, spec) for name, value in self.environment.items()}
         around = {**environment(known, spec), **self._visible(known), **said}
         note = {"model": self.model} | ({GPUS: spec.device} if self.gpus else {})
+        if self.platform:  # a control on another host, without this one's store, goes on with it
+            note[UNIT] = orjson.dumps(self.to_store()).decode()
         words, passed = command_line(known, spec), tuple(self.pass_env)
-        return Order(self.id, words, around, spec.port, note, passed, self.on)
+        return Order(self.id, words, around, spec.port, note, passed, self.on, self.platform)
 
     def _visible(self, known: Dialect) -> dict[str, str]:
         """The variables that let an engine see its own devices and no others."""
@@ -139,6 +159,7 @@ class LaunchedReplica:
             devices=self.devices,
             cpus=self.cpus,
             any_zone=self.any_zone,
+            platform=dict(self.platform),
             gpu_request=self.gpu_request,
         )
 
@@ -154,6 +175,8 @@ class LaunchedReplica:
             kept["gpu_request"], kept["gpus"] = asdict(self.gpu_request), list(self.gpus)
         if self.on:  # as above
             kept |= {name: getattr(self, name) for name in _PLATFORM}
+        if self.platform:
+            kept["platform"] = self.platform
         return kept
 
     @classmethod
@@ -182,6 +205,7 @@ def build_of(model: ModelSection, version: str) -> str:
         ("gpu_share", None),
         ("on", ""),
         ("cpus", 0),
+        ("kubernetes", None),
     ):
         if how[name] == unset:
             del how[name]  # or a fleet of before this key would be replaced for nothing
@@ -228,6 +252,7 @@ def new_launched_replica(
         devices=devices_of(model) if launch.on else 0,
         cpus=launch.cpus,
         any_zone=bool(launch.on) and "zones" not in launch.model_fields_set,
+        platform=launch.model_dump(mode="json") if launch.kubernetes is not None else {},
         gpu_request=gpu_request_of(model),
     )
 

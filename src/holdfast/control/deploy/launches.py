@@ -203,6 +203,9 @@ class Launches:
         finally:
             unit.lacks = ""
         unit.take_place(place)
+        for other in self._units.values():  # platforms give addresses of those that ended to others
+            if other is not unit and other.url == unit.url:
+                other.leave_place({each.spec.port for each in self._units.values()})
         unit.phase = "waits for its turn to load"
         self._host.moved(unit)
 

@@ -34,7 +34,7 @@ TEXT_MAX: Final = 200  # of a reason, for people
 RENEW_S: Final = 30.0  # between two readings of the credentials
 _POD_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105 a path
 
-_DONE: Final = (200, 201)
+_DONE: Final = (200, 201, 202)  # 202: a deletion that takes its time
 
 Json = dict[str, Any]
 
@@ -89,13 +89,18 @@ class KubernetesApi:
         except TimeoutError as error:
             raise KubernetesApiError(f"no answer within {limit_s:g} s") from error
 
-    async def send(self, method: str, path: str, body: Json) -> Json:
-        """POST or PUT an object and return what the server made of it."""
+    async def send(
+        self, method: str, path: str, body: Json, kind: str = "application/json"
+    ) -> Json:
+        """POST, PUT, PATCH or DELETE an object and return what the server made of it.
+
+        ``kind`` is the content type: a PATCH says by it how its body is merged.
+        """
         limit_s = self._config.timeout_s
         try:
             async with (
                 asyncio.timeout(limit_s),
-                self._open(path, None, limit_s, method, body) as response,
+                self._open(path, None, limit_s, method, body, kind) as response,
             ):
                 answer = orjson.loads(await response.aread())
         except TimeoutError as error:
@@ -128,13 +133,16 @@ class KubernetesApi:
         read_s: float,
         method: str = "GET",
         body: Json | None = None,
+        kind: str = "",
     ) -> AsyncIterator[Any]:
         http = self._http
         self.calls += 1
         limits = http.Timeout(self._config.timeout_s, read=read_s)
         try:
             client = self._ready_client()
-            sent: dict[str, Any] = {} if body is None else {"json": body}
+            sent: dict[str, Any] = {}
+            if body is not None:
+                sent = {"content": orjson.dumps(body), "headers": {"Content-Type": kind}}
             async with client.stream(
                 method, path, params=params, timeout=limits, **sent
             ) as response:

@@ -1,0 +1,1 @@
+"""Config of platforms that replicas are launched on, beside this host."""
