@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.core.types import ConfigError
 from holdfast.planner import PLANS
-from holdfast.planner.capacity.bench_speed import speed_of_bench
+from holdfast.planner.capacity.bench_file import speed_of_bench
 from holdfast.planner.question import UnderspecifiedError
 from twin_data import LAW, measured
 

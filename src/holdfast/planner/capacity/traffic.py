@@ -9,7 +9,7 @@ from holdfast.core.plan.capacity import Traffic, alone_ms, users_to_rate
 from holdfast.core.plan.engine_speeds import EngineSpeed, engine_speed
 from holdfast.core.types import SECOND, require
 from holdfast.planner.answer import PlanStep
-from holdfast.planner.capacity.bench_speed import speed_of_bench
+from holdfast.planner.capacity.bench_file import speed_of_bench
 from holdfast.sim.workload import Workload, arrivals
 
 _WINDOW_S: Final = 60.0  # of a trace, for its peak
