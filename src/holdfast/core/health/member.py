@@ -102,7 +102,10 @@ class Member:
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
     def call_back_canary(self) -> bool:
-        """Whether the canary under way gives way to users who need its slot; note that it does."""
+        """Whether the canary under way gives way to users who need its slot.
+
+        If so it counts as ended; the caller must cancel it.
+        """
         if not (self.canary_out and self.canary_yields and self.knows_its_slots):
             return False
         if self.has_free_slot or not self.inflight:
@@ -142,9 +145,9 @@ class Member:
         return max((at for at in self.heard if at <= now), default=0)
 
     def users(self, gateway: str, told: Tally, now: int) -> None:
-        """Record one gateway's report on its users' requests on this replica.
+        """Record one gateway's tally of its users' requests on this replica.
 
-        A failure calls a canary: where few requests come, a breaker would wait for the fifth.
+        A reported failure makes the replica's canary due, as a breaker would wait for the fifth.
         """
         before = self.inflight
         if told.tokens or told.moved or not before:
@@ -171,7 +174,7 @@ class Member:
         return max((lasting, *lately))
 
     def stands(self, now: int, patience: int) -> bool:
-        """Whether requests are on the replica and none got a token for ``patience``."""
+        """Whether requests are on the replica and none got a token for ``patience`` (ns)."""
         return self.inflight > 0 and now - self.moved_at >= patience
 
     def doubted(self, now: int, patience: int) -> bool:
@@ -190,10 +193,10 @@ class Member:
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether a canary would take nothing from users, as far as is known.
+        """Whether a canary would take no slot from users, as far as is known.
 
-        An engine that says how many requests wait has a slot while none does, and while gateways
-        use fewer than were declared. Without its word: while none of ours is in flight.
+        By the engine's own queue and the declared slots; where neither is known, only while no
+        request is in flight.
         """
         slots = self.replica.slots
         if self.waiting is None:
