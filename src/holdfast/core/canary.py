@@ -138,7 +138,11 @@ _NUMERIC: Final = (Shape.EMBEDDING, Shape.INFER)
 
 @dataclass(slots=True, frozen=True)
 class CanaryConfig:
-    """The question for a model's replicas, and what counts as a right answer in good time."""
+    """What canaries of a model ask, how answers are compared, and what they may cost.
+
+    Answers must match ``expect``, or are learned where it is empty; one is slow from a multiple of
+    the replica's own median latency on. Checked when built: raises ``ConfigError``.
+    """
 
     shape: Shape | None = None  # default: what the engine is for, mostly a chat
     prompt: str = "Count from one to five in words."  # short, and hardly open to interpretation

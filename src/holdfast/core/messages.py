@@ -39,7 +39,8 @@ class ReplicaView:
 class FleetView:
     """All replicas as control sees them at one moment, for the gateways.
 
-    A higher version replaces a lower one, never the reverse.
+    A gateway ignores a view whose (epoch, version) is lower than that of the one it holds; an equal
+    one is applied again and keeps the view fresh.
     """
 
     version: int

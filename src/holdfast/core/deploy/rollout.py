@@ -158,10 +158,12 @@ class _Bar:
 
 
 class Rollout:
-    """Decides step by step how one model's deployment gets to its goal.
+    """Decides, from what exists now, the next step of one model's deployment.
 
-    ``good`` and ``refused`` (revision, reason) restore what control knew before a restart;
-    ``snapshot`` returns both.
+    At most one replica is added or removed at a time, and a revision that fails is refused in
+    favour of ``good``, the last finished one. To restore after a restart pass ``good`` and
+    ``refused``, made from ``good``, ``refused_revision`` and ``halted`` in the dict that
+    ``snapshot`` returns.
     """
 
     def __init__(

@@ -274,7 +274,7 @@ class Investigation:
 
     @property
     def blocked(self) -> dict[str, int]:
-        """Fingerprints of requests that killed replicas, and until when they are refused."""
+        """Fingerprints of requests that killed replicas, and until when (ns) each is refused."""
         return self._poison.blocked
 
     def baselines(self) -> dict[str, Any]:

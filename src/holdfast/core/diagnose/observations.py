@@ -96,7 +96,7 @@ class Observations:
                 self._sink(chain)
 
     def again(self) -> list[Fact]:
-        """The facts that still hold, for an investigation that starts afresh."""
+        """The facts that still hold (replicas, chains, lasting states), for a new investigation."""
         return [*self._declared.values(), *self._chains.values(), *self._lasting.values()]
 
     def _forget(self, name: str) -> None:

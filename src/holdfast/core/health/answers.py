@@ -117,7 +117,7 @@ def _similar(needed: float, said: str, known: str) -> Decision:
 
 
 def words_of(text: str) -> list[str]:
-    """Split a text into the words by which texts are compared."""
+    """Split a text into lower-case words (runs of letters and digits), to compare texts by."""
     return _WORD.findall(text.casefold())
 
 

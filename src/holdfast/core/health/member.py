@@ -18,7 +18,10 @@ _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back 
 
 
 class Member:
-    """One replica of the fleet: its health, baseline, budget, drain and what gateways reported."""
+    """One replica as control's fleet keeps it: health, latency baseline, canary budget, drain.
+
+    A record of what canaries and gateways reported; the fleet decides.
+    """
 
     __slots__ = (
         "baseline",
@@ -124,7 +127,7 @@ class Member:
         self.slow = signal is Signal.CANARY_SLOW
 
     def note_silence(self, result: CanaryResult, now: int) -> None:
-        """Count canaries in a row without an answer, and since when not even a token moved."""
+        """Count canaries in a row that timed out, and note since when nothing moved there."""
         if not result.verdict.silent:
             self.unanswered = 0
         elif result.verdict is CanaryVerdict.TIMEOUT:
@@ -165,7 +168,7 @@ class Member:
             self.call_canary(now)
 
     def stillness(self, now: int) -> int:
-        """The longest time of late in which requests were there and none showed anything.
+        """The longest time (ns) in the last 30 s in which requests there showed no progress.
 
         About a second for streams; for answers that come in one piece, as long as they take.
         """

@@ -60,7 +60,11 @@ def token_budget_ms(latency_s: float, first_token_s: float, output: float) -> fl
 
 @dataclass(slots=True, frozen=True)
 class BatchChoice:
-    """The batch of one replica: what it serves, and how fast."""
+    """How one replica performs with ``batch`` requests at once: times and requests per second.
+
+    Time per step and per token, and seconds per request, from measured speed. Built by ``batch_at``
+    for any batch; ``choose_batch`` returns the largest that keeps the token budget.
+    """
 
     batch: int
     step_ms: float
