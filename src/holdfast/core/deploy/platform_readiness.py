@@ -28,9 +28,9 @@ class PodReadiness:
 
 
 def drained_pods(pods: Sequence[PodReadiness]) -> frozenset[str]:
-    """The pods to drain now, of all pods of one model that were not told to end.
+    """Names of the pods to drain now: ready once and unready now, up to half of all given.
 
-    Those that are drained already come first, then the order given, up to half of them.
+    ``pods`` are all pods of one model that were not told to end; those drained already come first.
     """
     unready = [one for one in pods if one.was_ready and one.ready is False]
     unready.sort(key=lambda one: not one.drained)

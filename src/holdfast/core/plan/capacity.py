@@ -45,7 +45,7 @@ def users_to_rate(users: float, think_s: float, answer_s: float) -> float:
 
 
 def alone_ms(speed: EngineSpeed, prompt: float, output: float) -> tuple[float, float]:
-    """Milliseconds to read a prompt and to write the answer on an idle replica."""
+    """(milliseconds to read a prompt, milliseconds to write the answer) on an idle replica."""
     held = prompt + output / 2.0
     return speed.prefill(prompt), output * speed.step(1, held)
 

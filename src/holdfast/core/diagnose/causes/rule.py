@@ -39,7 +39,7 @@ class Scope(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Proof:
-    """A set of signs that together prove a cause with a stated confidence."""
+    """Signs that together prove a cause with some confidence, if no ``without`` sign is there."""
 
     signs: frozenset[Sign]
     confidence: float  # that the cause is this one, 0 to 1, if nothing else is known
