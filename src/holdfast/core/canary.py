@@ -96,7 +96,7 @@ class CanarySuspect(StrEnum):
 
 
 class Shape(StrEnum):
-    """The kinds of question that a canary can ask."""
+    """The kinds of question that a canary can ask: chat, completion, embedding, inference, HTTP."""
 
     CHAT = "chat"
     COMPLETION = "completion"
@@ -138,7 +138,11 @@ _NUMERIC: Final = (Shape.EMBEDDING, Shape.INFER)
 
 @dataclass(slots=True, frozen=True)
 class CanaryConfig:
-    """The question for a model's replicas, and what counts as a right answer in good time."""
+    """What canaries of a model ask, how answers are compared, and what they may cost.
+
+    Answers must match ``expect``, or are learned where it is empty; one is slow from a multiple of
+    the replica's own median latency on. Checked when built: raises ``ConfigError``.
+    """
 
     shape: Shape | None = None  # default: what the engine is for, mostly a chat
     prompt: str = "Count from one to five in words."  # short, and hardly open to interpretation
@@ -225,7 +229,7 @@ class CanaryConfig:
 
     @property
     def question(self) -> str:
-        """A key for the question; answers and latencies compare only within one key."""
+        """A digest of what is asked; answers and latencies compare only within an equal one."""
         asked = (self.shape, self.prompt, self.tokens, self.path, self.body)
         return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
@@ -240,7 +244,10 @@ def _is_json(text: str) -> bool:
 
 @dataclass(slots=True, frozen=True)
 class Said:
-    """One complete answer to a canary. Never logged."""
+    """One complete answer to a canary, as text, vector or tensors.
+
+    Never logged, as it quotes the model.
+    """
 
     text: str | None = None
     vector: tuple[float, ...] = ()

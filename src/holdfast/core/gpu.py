@@ -50,7 +50,7 @@ class GpuDevice:
 
     @property
     def free_bytes(self) -> int | None:
-        """Memory that nobody has taken."""
+        """Bytes of memory that nobody has taken; ``None`` if total or used is unknown."""
         if self.memory_used_bytes is None or self.memory_total_bytes is None:
             return None
         return max(0, self.memory_total_bytes - self.memory_used_bytes)
@@ -117,7 +117,10 @@ def use_of(devices: Sequence[GpuDevice], held: Sequence[int | None] | None = Non
 
 
 def device_faults(device: GpuDevice) -> Iterable[str]:
-    """What is wrong with a device at this moment, a short text for each thing."""
+    """What is wrong with a device at this moment, a short text for each; nothing if it is well.
+
+    A power cap alone is no fault.
+    """
     if device.xid is not None and device.xid_fatal:
         yield f"{device.label}: Xid {device.xid}"
     if device.remap_failed:

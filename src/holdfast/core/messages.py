@@ -23,7 +23,10 @@ RequestId = int | str
 
 @dataclass(slots=True, frozen=True)
 class ReplicaView:
-    """One (replica, model) as control sees it; with ``share`` 0 it must get no new work."""
+    """One (replica, model) as control tells gateways; with ``share`` 0 it must get no new work.
+
+    ``share`` is the part (0 to 1) of its declared weight that routing may use.
+    """
 
     replica: Replica
     state: State
@@ -39,7 +42,8 @@ class ReplicaView:
 class FleetView:
     """All replicas as control sees them at one moment, for the gateways.
 
-    A higher version replaces a lower one, never the reverse.
+    A gateway ignores a view whose (epoch, version) is lower than that of the one it holds; an equal
+    one is applied again and keeps the view fresh.
     """
 
     version: int
@@ -53,7 +57,7 @@ class FleetView:
 
 @dataclass(slots=True)
 class Arrived:
-    """A complete and valid request of a client arrived."""
+    """Event for a gateway's flow: a complete and valid request of a client arrived."""
 
     request: Request
 
@@ -147,7 +151,7 @@ class Spent:
 
 @dataclass(slots=True)
 class ViewChanged:
-    """Control published a new fleet view."""
+    """Event for a gateway's flow: control sent a fleet view, new or repeated."""
 
     view: FleetView
 
@@ -165,7 +169,7 @@ class LoadReported:
 
 @dataclass(slots=True)
 class Leased:
-    """Control gave this gateway new shares of what all gateways share.
+    """Event for a gateway's flow: control gave it new shares of what all gateways share.
 
     Without control each gateway keeps its last shares.
     """
@@ -215,7 +219,10 @@ class Dispatch:
 
 @dataclass(slots=True)
 class Abort:
-    """Cancel an attempt at its replica; no further event of it is expected."""
+    """Action: cancel an attempt at its replica.
+
+    The driver reports no further event of it; what it still reports is ignored.
+    """
 
     request_id: RequestId
     attempt: int
@@ -225,7 +232,11 @@ class Abort:
 
 @dataclass(slots=True)
 class Finish:
-    """Answer the client of a request, finally: with success or with an error."""
+    """Action: answer the client of a request, finally, with success or with an error.
+
+    Exactly one per request; ``shown`` says that content was sent, so that an error must be an event
+    in the stream.
+    """
 
     request_id: RequestId
     status: int
@@ -251,7 +262,11 @@ class ReportCode(StrEnum):
 
 @dataclass(slots=True)
 class Report:
-    """Tell control at once what changed here: a breaker, a model ladder, a quarantine, a wait."""
+    """Action: tell control at once what changed at this gateway.
+
+    A breaker's new state, a step of a model ladder, a quarantine that decays, or a wait that puts a
+    replica in doubt.
+    """
 
     model: str
     replica_id: str
@@ -297,7 +312,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Summary:
-    """Tell control the tallies of all replicas that had traffic, once a second."""
+    """Action: tell control the tallies of all replicas that had traffic, about once a second."""
 
     tallies: tuple[Tally, ...]
 
@@ -310,7 +325,10 @@ FlowAction = Dispatch | Abort | Finish | Report | Summary
 
 @dataclass(slots=True)
 class Joined:
-    """A replica was declared or discovered; ``running`` if it was already started by others."""
+    """Event for the fleet: a replica was declared or discovered.
+
+    ``running``: others had started it already; else the fleet answers with a ``Launch``.
+    """
 
     replica: Replica
     running: bool = False
@@ -321,7 +339,7 @@ class Joined:
 
 @dataclass(slots=True)
 class Left:
-    """A replica was removed from the fleet for good."""
+    """Event for the fleet: a replica was removed for good; nothing is drained or stopped by it."""
 
     replica_id: str
 
@@ -344,7 +362,10 @@ class Queued:
 
 @dataclass(slots=True)
 class Exited:
-    """The process of a replica ended."""
+    """Event for the fleet: a replica's process ended.
+
+    It is launched again, unless the replica is leaving.
+    """
 
     replica_id: str
     kind: Kind = Kind.EXITED  # OUT_OF_MEMORY where the kernel was the witness
@@ -421,7 +442,10 @@ class Seen:
 
 @dataclass(slots=True)
 class DrainAsked:
-    """An operator or a rollout asked to drain a replica."""
+    """Event for the fleet: drain a replica and then stop it for good.
+
+    Asked for by an operator or a rollout.
+    """
 
     replica_id: str
     reason: str
@@ -429,7 +453,10 @@ class DrainAsked:
 
 @dataclass(slots=True)
 class RestartAsked:
-    """An operator or an incident asked to restart a replica without harm to its requests."""
+    """Event for the fleet: drain a replica, then start it anew; one that has ended starts at once.
+
+    Asked for by an operator or an incident.
+    """
 
     replica_id: str
     reason: str
@@ -437,7 +464,10 @@ class RestartAsked:
 
 @dataclass(slots=True)
 class UndrainAsked:
-    """An operator asked to put a drained replica back into service."""
+    """Event for the fleet: put a drained or draining replica back into service.
+
+    While its drain still waits it serves again after a canary; later it is started anew.
+    """
 
     replica_id: str
     reason: str
@@ -458,7 +488,10 @@ class TakeOutAsked:
 
 @dataclass(slots=True)
 class CanaryAsked:
-    """A part of control doubts these replicas and asked for their canaries at once."""
+    """Event for the fleet: a part of control doubts these replicas.
+
+    Make their canaries due at once.
+    """
 
     replica_ids: tuple[str, ...]
 
@@ -501,7 +534,7 @@ class RunCanary:
 
 @dataclass(slots=True)
 class Launch:
-    """Start or restart the engine of a replica after a delay."""
+    """Action: start the engine of a replica after ``delay`` (ns), the first time or again."""
 
     replica_id: str
     delay: int
@@ -510,7 +543,7 @@ class Launch:
 
 @dataclass(slots=True)
 class Stop:
-    """Stop the engine of a replica."""
+    """Action: stop the engine process of a replica; a ``Launch`` may follow."""
 
     replica_id: str
     reason: str
@@ -546,7 +579,7 @@ class Move:
 
 @dataclass(slots=True)
 class Publish:
-    """Send a new fleet view to all gateways."""
+    """Action: send this fleet view to all gateways; unchanged ones are repeated as a heartbeat."""
 
     view: FleetView
 

@@ -114,7 +114,9 @@ def test_a_fleet_is_scaled_rolled_out_refused_drained_and_taken_over(world, clus
 
         # Another control on another host, with nothing of the first one's files.
         empty = SqliteStore(tmp_path / "second.sqlite")
-        async with live(world, empty, files["now"], launcher("second")) as stage:
+        async with live(
+            world, empty, files["now"], launcher("second"), leave_running=True
+        ) as stage:
             await settled(stage, 2, "2")
             assert {unit.id: unit.pid for unit in stage.units.values()} == before
             # Somebody evicts a pod: it is drained, and another replica takes its place.

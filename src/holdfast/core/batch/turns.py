@@ -40,7 +40,10 @@ class Turns:
         self._odd = False
 
     def choose(self, batches: Sequence[OpenBatch], now: int) -> OpenBatch | None:
-        """The batch whose item goes next, and count the turn; None: there is none."""
+        """Return the batch whose item goes next and count the turn for its tenant.
+
+        None: there is none.
+        """
         if not batches:
             return None
         self._forget({batch.tenant for batch in batches})

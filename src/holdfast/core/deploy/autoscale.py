@@ -29,7 +29,10 @@ _FRESH: Final = 15 * SECOND  # a summary a second and a few lost ones; older say
 
 @dataclass(slots=True, frozen=True)
 class ScalingConfig:
-    """Limits, targets and windows by which a deployment grows and shrinks."""
+    """Limits, targets and windows by which a deployment grows and shrinks.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     min: int = 1  # replicas that always run; 0 lets an idle model go away altogether
     max: int = 1  # replicas at most, whatever the demand: hardware and money have a bound
@@ -134,7 +137,10 @@ class _Extreme:
 
 
 class Autoscaler:
-    """Decides the replica count of one model; call it on each tick of the control loop."""
+    """Decides the replica count of one model from its load; starts and stops nothing.
+
+    Call ``decide`` on each tick of the control loop: it learns from each call.
+    """
 
     def __init__(self, config: ScalingConfig) -> None:
         self.config = config
@@ -151,7 +157,10 @@ class Autoscaler:
         self._last = Desired(config.min, "not asked yet", "none")
 
     def decide(self, demand: Demand, present: int, now: int) -> Desired:
-        """The replica count to aim for; ``present``: replicas requested or running now."""
+        """The replica count to aim for, with signal and reason; remembers the demand.
+
+        ``present``: replicas requested or running now.
+        """
         desired = self._decide(demand, present, now)
         if desired.count > present:
             self._grew_at = now

@@ -159,16 +159,19 @@ class GpuLedger:
         self._released: dict[str, _Released] = {}  # by device; at most as many as there are
 
     def held(self, replica_id: str) -> tuple[str, ...]:
-        """The devices that a replica holds; empty where it holds none."""
+        """The UUIDs of the devices that a replica holds; empty where it holds none."""
         holding = self._held.get(replica_id)
         return holding.uuids if holding is not None else ()
 
     def holders(self) -> Mapping[str, tuple[str, ...]]:
-        """The devices of each replica that holds any."""
+        """The device UUIDs of each replica that holds any, by replica id."""
         return {name: holding.uuids for name, holding in self._held.items()}
 
     def adopt(self, replica_id: str, uuids: Iterable[str], share: float) -> None:
-        """Record what a running replica holds since before this ledger, without asking."""
+        """Record that a running replica holds these devices since before this ledger.
+
+        Nothing is checked.
+        """
         parts = max(1, round(share * _PARTS))
         self._held[replica_id] = _Holding(tuple(uuids), parts)
 
@@ -182,7 +185,8 @@ class GpuLedger:
     ) -> GpuPlacement:
         """Take devices for a replica, or say why it cannot have any.
 
-        ``heir`` names what the replica may inherit: devices that were released for this name.
+        What it held before is given up first. ``heir`` names what it may inherit: devices that were
+        released for this name.
         """
         self._held.pop(replica_id, None)
         found = self.would_place(request, devices, now, heir)

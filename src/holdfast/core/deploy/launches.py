@@ -132,7 +132,10 @@ class LaunchGate:
         self._loading[replica_id] = place
 
     def ended(self, replica_id: str, *, loaded: bool) -> None:
-        """Note that a replica has loaded, or will not. Late or repeated calls change nothing."""
+        """Free a replica's turn or its place in the queue: it has loaded, or will not.
+
+        ``loaded``: its weights then count as warm. Late or repeated calls change nothing.
+        """
         self._waiting.pop(replica_id, None)
         place = self._loading.pop(replica_id, None)
         if place is not None and loaded:

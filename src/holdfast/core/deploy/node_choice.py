@@ -69,7 +69,10 @@ class NodeChoice:
 
 
 def choose_node(request: NodeRequest, nodes: Iterable[ClusterNode]) -> NodeChoice:
-    """Choose the node for one more replica; no node: the reason says what is missing."""
+    """Choose the node for one more replica: with room, in its zone if possible, least of its model.
+
+    Without one, ``node`` is None and the reason says what is missing. Reserves nothing.
+    """
     listed = list(nodes)
     in_zone: dict[str, int] = {}  # replicas of this model
     for node in listed:

@@ -26,9 +26,10 @@ _LEAVING: Final = frozenset({State.DRAINING, State.STOPPED})
 
 
 def told_ready(rows: Iterable[ReplicaView], share_max: float) -> dict[str, Decision]:
-    """What each replica of one model is to tell its platform, by replica id, with the reason.
+    """What each replica's readiness probe shall say, by replica id, with the reason.
 
-    ``share_max`` is the share of a pool that may be out on suspicion.
+    Ready if it gets requests; at most ``share_max`` of the pool is unready on suspicion, facts such
+    as dead have no bound.
     """
     answers: dict[str, Decision] = {}
     suspected: list[ReplicaView] = []
@@ -71,7 +72,10 @@ class VerdictHoldConfig:
 
 
 class VerdictHold:
-    """The last verdict on one replica, for as long as it holds; ready where none does."""
+    """Control's last word on one replica, for its readiness probe.
+
+    Ready where control is not heard.
+    """
 
     __slots__ = ("_at", "_config", "_fresh", "_unknown", "_unknown_from", "_verdict")
 
@@ -91,7 +95,11 @@ class VerdictHold:
             self._unknown_from = now
 
     def answer(self, now: int) -> Decision:
-        """What the readiness probe is told now, and why."""
+        """What the readiness probe is told now, and why.
+
+        Ready before control's first answer, when its word is too old, or when it does not know the
+        replica for long.
+        """
         if self._at is None:
             return Decision(True, "control has not answered yet; the engine's own probes decide")
         if now - self._at > self._fresh:

@@ -29,7 +29,10 @@ _ACT: Final = nanos(30)  # a driver that has not done a step by then has lost it
 
 @dataclass(slots=True, frozen=True)
 class RolloutConfig:
-    """How long new replicas must prove themselves, and when failures stop a rollout."""
+    """How long new replicas must prove themselves, and when failures stop a rollout.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     settle_s: float = 5.0  # a new replica stays ready so long before an old one leaves: one canary
     failures_max: int = 1  # replicas of a new revision that may fail before it is refused
@@ -158,10 +161,12 @@ class _Bar:
 
 
 class Rollout:
-    """Decides step by step how one model's deployment gets to its goal.
+    """Decides, from what exists now, the next step of one model's deployment.
 
-    ``good`` and ``refused`` (revision, reason) restore what control knew before a restart;
-    ``snapshot`` returns both.
+    At most one replica is added or removed at a time, and a revision that fails is refused in
+    favour of ``good``, the last finished one. To restore after a restart pass ``good`` and
+    ``refused``, made from ``good``, ``refused_revision`` and ``halted`` in the dict that
+    ``snapshot`` returns.
     """
 
     def __init__(
@@ -196,9 +201,10 @@ class Rollout:
         self._well.clear()
 
     def refuse(self, revision: str, reason: str) -> Halted | None:
-        """Stop the incoming revision; ``None`` if there is none, or nothing to go back to.
+        """Refuse the incoming revision and return ``Halted``; the next steps go back to ``good``.
 
-        For failures that are seen although its replicas are ready.
+        ``None``: there is no other good revision, or this one is refused or finished already. For
+        failures that are seen although its replicas are ready.
         """
         if self.good in (None, revision) or revision in (self.refused_revision, self._finished):
             return None
@@ -504,7 +510,10 @@ class Rollout:
         return None if self._is_barred(zone, view.now) else zone
 
     def snapshot(self) -> dict[str, object]:
-        """The state as plain data; store ``good``, ``refused_revision`` and ``halted``."""
+        """The state as a dict of plain data.
+
+        ``good``, ``refused_revision`` and ``halted`` restore it.
+        """
         step = None if self._outstanding is None else self._outstanding.step
         return {
             "wished": self._wished,

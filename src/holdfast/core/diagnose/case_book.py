@@ -47,7 +47,10 @@ class CaseBook:
         return None
 
     def note(self, subject: Subject, seen: SeenEvidence, now: int) -> None:
-        """Record a sign of a subject, or that it was seen again."""
+        """Store a sign of a subject, replacing the same sign of the same source; opens no case.
+
+        Ignored for a new subject when there are too many.
+        """
         if subject in self._live or len(self._live) < SUBJECTS_MAX:
             one = seen.evidence
             self._live.setdefault(subject, {})[one.sign, one.source] = now, seen
@@ -70,7 +73,7 @@ class CaseBook:
         self._live.pop(subject, None)
 
     def file(self, subject: Subject, about: About, root: Proven, now: int) -> IncidentCase | None:
-        """Open a new case under the next incident number; ``None`` if there is no room."""
+        """Open a new case under the next incident number; ``None`` (and counted) without room."""
         if len(self.incidents) >= INCIDENTS_MAX and not self._make_room():
             self.refused += 1
             return None
@@ -83,7 +86,10 @@ class CaseBook:
         return case
 
     def adopt(self, incident: Incident, now: int) -> IncidentCase | None:
-        """Rebuild the case of an incident from before a restart; ``None`` if it is refused."""
+        """Rebuild the case of an incident stored before a restart, and go on numbering after it.
+
+        ``None`` if its cause is unknown or there is no room.
+        """
         room = len(self.incidents) < INCIDENTS_MAX or self._make_room()
         if incident.cause not in self._rules or not room:
             self.refused += 1
@@ -118,7 +124,10 @@ class CaseBook:
         return True
 
     def sweep(self, now: int) -> None:
-        """Delete expired signs, and cases closed too long ago to be reopened."""
+        """Delete expired signs, and cases closed too long ago to be reopened.
+
+        Incidents stay listed.
+        """
         if now - self._swept_at < _SWEEP:
             return
         self._swept_at = now

@@ -38,7 +38,10 @@ KNOWN_MAX: Final = 20_000  # replicas of which a state is kept
 
 
 class DependencyGraph:
-    """Keeps states, phases, chains and blame of replicas, and tells what a failure can affect."""
+    """Keeps replicas' states, phases, model chains and blame in logs.
+
+    Tells what a failure affects.
+    """
 
     __slots__ = (
         *("_blames", "_census", "_chains", "_ended", "_loading", "_rules"),
@@ -118,7 +121,7 @@ class DependencyGraph:
         return self._loading.get(replica, False)
 
     def over(self, replica: str) -> bool:
-        """Whether a replica's trouble can be over: it is ready, leaving or not judged here."""
+        """Whether a replica's trouble can be over: ready, leaving, or without a known state."""
         state = self.states.get(replica)
         return state is None or state in _OVER
 

@@ -54,7 +54,10 @@ _REPLICA: Final = Scope.REPLICA.value
 
 @dataclass(slots=True, frozen=True)
 class DiagnosisConfig:
-    """Thresholds and times by which evidence opens, changes and closes incidents."""
+    """Thresholds and times by which evidence opens, changes and closes incidents.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     open_at: float = 0.5  # more likely than not; a replica out of rotation leaves little evidence
     prefer_by: float = 0.1  # a rival cause has to be clearly likelier to replace the named one
@@ -104,7 +107,7 @@ class Diagnosis:
 
     @property
     def incidents(self) -> dict[str, Incident]:
-        """Open and recently closed incidents, by id."""
+        """Open incidents and closed ones still kept, by id; the live dict, to be read only."""
         return self._docket.incidents
 
     @property
@@ -156,7 +159,10 @@ class Diagnosis:
         return self._told()
 
     def adopt(self, incident: Incident, now: int) -> None:
-        """Continue an incident that was opened before a restart of control."""
+        """Continue an incident that was opened before a restart.
+
+        Ignored if unknown or without room.
+        """
         self._now = max(self._now, now)
         case = self._docket.adopt(incident, self._now)
         if case is None:

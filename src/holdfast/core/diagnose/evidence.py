@@ -17,7 +17,10 @@ from holdfast.core.failure import Cause, Class
 
 
 class Sign(StrEnum):
-    """One kind of thing that is wrong with a replica, model or host; comments say who finds it."""
+    """One kind of observation that something is wrong with a replica, model or host.
+
+    Causes are concluded from signs.
+    """
 
     # processes
     EXITED = "exited"  # ended without being asked: a code or a signal
@@ -148,7 +151,10 @@ REPORTED: Final = "report"  # the source of what others told and control did not
 
 @dataclass(slots=True, frozen=True)
 class Evidence:
-    """One observation of a sign: about what, when, from which source, with its numbers."""
+    """One observation of a sign: about what, when (ns), from which source, with its numbers.
+
+    It names no cause: the diagnosis concludes that.
+    """
 
     sign: Sign
     about: About
@@ -191,7 +197,10 @@ class TimelineEntry:
 
 @dataclass(slots=True)
 class Incident:
-    """One failure: its cause, its consequences, its evidence, and what was done about it."""
+    """One failure and its cause, with evidence, consequences, timeline, remedy and advice.
+
+    Mutable: the diagnosis rewrites it as evidence comes.
+    """
 
     id: str
     cause: Cause

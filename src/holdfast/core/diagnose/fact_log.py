@@ -88,7 +88,7 @@ class _Concern:
 
 
 class FactLog:
-    """The most recent facts of a fleet, plus the latest of each kind that holds until replaced."""
+    """A ring of the most recent facts, plus the latest of each kind that holds until replaced."""
 
     __slots__ = ("_kept", "_max", "_ring", "dropped")
 
@@ -127,7 +127,10 @@ class FactLog:
             self.dropped += 1
 
     def of(self, incident: Incident) -> list[tuple[int, Fact]]:
-        """All facts that concern an incident, its peers and chains, oldest first, up to its end."""
+        """The (time, fact) pairs that concern an incident, its peers and chains, oldest first.
+
+        Up to the incident's end; facts that fell out of the ring are missing.
+        """
         facts = [*self._kept.values(), *self._ring]
         concern = _concern(incident, [fact for _, fact in facts])
         end = incident.closed_at

@@ -50,14 +50,14 @@ class SeenEvidence:
 
     @property
     def key(self) -> tuple[Sign, Subject, str]:
-        """Sign, subject and source; evidence with an equal key is a repetition."""
+        """(sign, subject, source); evidence with an equal key is a repetition."""
         one = self.evidence
         return one.sign, subject_of(one.about), one.source
 
 
 @dataclass(slots=True)
 class IncidentCase:
-    """One incident with its evidence, its root subjects and the causes proven so far."""
+    """The working record behind one incident: all its evidence, root subjects, proven causes."""
 
     incident: Incident
     roots: dict[Subject, About] = field(default_factory=dict)  # whom the cause is about
@@ -258,7 +258,10 @@ class _Pieces:
 
 
 def prove(rules: Rules, pieces: Iterable[SeenEvidence], threshold: float) -> list[Proven]:
-    """Every cause that this evidence proves with enough confidence, the likeliest first."""
+    """The causes that this evidence proves with at least ``threshold``, the likeliest first.
+
+    May be empty.
+    """
     known = _Pieces(pieces)
     found: list[Proven] = []
     for cause, rule in rules.items():

@@ -134,7 +134,10 @@ _NEVER: Final = "never seen: nothing at its address has accepted a connection si
 
 
 class Investigation:
-    """All detectors, the diagnosis and the remedies of one fleet, fed with facts."""
+    """All detectors, the diagnosis and the remedy policy of one fleet, fed with facts.
+
+    It acts on nothing itself: it returns findings.
+    """
 
     def __init__(
         self,
@@ -191,7 +194,10 @@ class Investigation:
     # --- in and out -------------------------------------------------------------------------------
 
     def take(self, fact: Fact, now: int) -> list[Finding]:
-        """Take one fact, in order of time; return changed incidents, acts and canary requests."""
+        """Take one fact, in order of time.
+
+        Return changed incidents, acts to carry out and canary requests.
+        """
         self.census.take(fact)
         self.diagnosis.saw(fact, now)
         self.acting.saw(fact)
@@ -268,7 +274,7 @@ class Investigation:
 
     @property
     def blocked(self) -> dict[str, int]:
-        """Fingerprints of requests that killed replicas, and until when they are refused."""
+        """Fingerprints of requests that killed replicas, and until when (ns) each is refused."""
         return self._poison.blocked
 
     def baselines(self) -> dict[str, Any]:
@@ -280,11 +286,17 @@ class Investigation:
         return self._drift.describe(model)
 
     def accept_baselines(self, model: str) -> tuple[int, str]:
-        """Make the latest answers of a model its baselines; how many, and what was done."""
+        """Make a model's latest answers its drift baselines.
+
+        Return how many, and a text about it.
+        """
         return self._drift.accept(model)
 
     def reset_baselines(self, model: str) -> tuple[int, str]:
-        """Drop the baselines of a model, to learn them anew; how many there were, in words."""
+        """Drop a model's drift baselines, to learn them anew.
+
+        Return how many, and a text about it.
+        """
         return self._drift.reset(model)
 
     def versions(self) -> list[VersionLine]:
@@ -300,7 +312,10 @@ class Investigation:
         self.diagnosis.adopt(incident, now)
 
     def done(self, incident_id: str, text: str, now: int) -> bool:
-        """Record the outcome of an executed act; ``False`` if the incident is no longer known."""
+        """Write the outcome of an executed act into its incident.
+
+        ``False`` if that is not known.
+        """
         case = self.diagnosis.case(incident_id)
         if case is None:
             return False

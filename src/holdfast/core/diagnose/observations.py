@@ -96,7 +96,7 @@ class Observations:
                 self._sink(chain)
 
     def again(self) -> list[Fact]:
-        """The facts that still hold, for an investigation that starts afresh."""
+        """The facts that still hold (replicas, chains, lasting states), for a new investigation."""
         return [*self._declared.values(), *self._chains.values(), *self._lasting.values()]
 
     def _forget(self, name: str) -> None:
@@ -112,7 +112,11 @@ class Observations:
     # --- as it happens ---------------------------------------------------------------------------
 
     def saw(self, fact: Fact, now: int) -> None:
-        """Pass on one fact that needs no adding up; an end may wait for gateways' reports."""
+        """Pass one fact to the sink, completed from what is known.
+
+        A process end may be held back for gateways' reports; equal log marks are passed on at a
+        limited pace.
+        """
         if isinstance(fact, ProcessEnded):
             self._ended(fact, now)
             return

@@ -44,9 +44,9 @@ class RemedyExecution:
         self._out: dict[str, set[str]] = {}  # who was taken out, by incident
 
     def carry_out(self, act: Act, incident: Incident) -> str:
-        """Carry out an act; returns what was done, or ``UNDER_WAY``: nothing to record yet.
+        """Carry out an act; return what was done, or ``UNDER_WAY``: nothing to record yet.
 
-        A dry run is carried out by nobody. What the hands cannot do, a person is called for.
+        A dry run does nothing and returns that, too. What cannot be done, a person is called for.
         """
         reason, remedy = f"{act.incident_id}: {act.reason}", act.remedy
         if act.dry_run:

@@ -112,7 +112,10 @@ _ONLY_REPORTED: Final = _Held(
 
 
 class RemedyPolicy:
-    """Decides which remedies to execute, and remembers what was done."""
+    """Decides which remedies incidents get, within limits, and remembers what was asked for.
+
+    It executes none.
+    """
 
     __slots__ = (
         *("_books", "_census", "_config", "_done", "_doubted", "_relations", "_rolling"),
@@ -132,7 +135,7 @@ class RemedyPolicy:
         self._started: dict[str, int] = {}  # replicas started anew and not ready yet: since when
 
     def saw(self, fact: Fact) -> None:
-        """Note which models are being rolled out; other facts are ignored."""
+        """Note from facts which models are being rolled out; other facts are ignored."""
         if isinstance(fact, RolloutSeen):
             if fact.what != "began":
                 self._rolling.pop(fact.model, None)
@@ -140,7 +143,10 @@ class RemedyPolicy:
                 self._rolling[fact.model] = fact.revision
 
     def decide(self, case: IncidentCase, now: int) -> list[Act]:
-        """The new acts for an incident that opened or changed; none is returned twice."""
+        """The new acts for an incident that opened or changed; none is returned twice.
+
+        Where nothing may be done, the reason is written into the incident. Empty for closed ones.
+        """
         incident = case.incident
         if incident.stage is Stage.CLOSED:
             return []

@@ -51,7 +51,10 @@ def config_from_plain(plain: Mapping[str, Any]) -> InvestigationConfig:
 
 
 def replay(export: IncidentExport) -> Incident | None:
-    """Run an export's facts through a fresh investigation; return its incident, or ``None``."""
+    """Run an export's facts through a fresh investigation.
+
+    Return the incident most like the exported one. ``None`` if it finds none that overlaps.
+    """
     investigation = Investigation(config_from_plain(export.config), baselines=export.baselines)
     for at, fact in export.facts:
         investigation.take(fact, at)

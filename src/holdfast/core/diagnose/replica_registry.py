@@ -30,7 +30,10 @@ _UNASKED: Final = (CanaryVerdict.REFUSED, CanaryVerdict.UNKNOWN)
 
 
 class ReplicaRegistry:
-    """Looks up declared replicas, their peers, hosts and versions."""
+    """The declared replicas, hosts and versions, as facts told them, with look-ups.
+
+    Bounded: what does not fit is counted in ``refused``.
+    """
 
     __slots__ = ("_unseen", "hosts", "refused", "replicas", "versions")
 
@@ -67,18 +70,25 @@ class ReplicaRegistry:
             self._unseen.discard(getattr(fact, "replica", ""))
 
     def never_seen(self, replica: str) -> bool:
-        """Whether nothing ever showed that this replica, which Holdfast did not start, is there."""
+        """True for a declared replica not started by Holdfast that nothing has shown to exist.
+
+        Anything from its address counts as a sign of life, even a wrong answer. False for launched
+        and unknown replicas.
+        """
         return replica in self._unseen
 
     def about(self, replica: str) -> About:
-        """The replica with its model, revision, host and filesystem, for evidence."""
+        """The replica with its model, revision, host and filesystem.
+
+        Only its id if it is unknown.
+        """
         known = self.replicas.get(replica)
         if known is None:
             return About(replica)
         return About(replica, known.model, known.revision, known.host, known.filesystem)
 
     def peers(self, replica: str) -> list[str]:
-        """Ids of the other replicas of the same model and revision."""
+        """Ids of the other replicas of the same model and revision; empty for an unknown one."""
         known = self.replicas.get(replica)
         if known is None:
             return []

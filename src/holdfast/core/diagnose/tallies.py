@@ -110,7 +110,10 @@ class Tallies:
         self._inflight.pop(replica, None)
 
     def look(self, now: int) -> Iterator[tuple[AttemptsSeen, list[Answers]]]:
-        """Yield each replica's attempts and answers since the last call, as facts, and reset."""
+        """Yield each replica's attempts and answers since the last call, as facts, and reset.
+
+        Replicas with requests in flight and none ended are yielded as well.
+        """
         span_s = seconds(now - self._looked_at) if self._looked_at is not None else 1.0
         self._looked_at = now
         sums, self._sums = self._sums, {}

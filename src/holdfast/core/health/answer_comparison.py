@@ -47,7 +47,10 @@ _RULE: Final = CanaryConfig()  # how far two texts may lie apart, as for canarie
 
 @dataclass(slots=True, frozen=True)
 class ComparingConfig:
-    """Limits of answer comparison for a model: share of answers, spare capacity, concurrency."""
+    """Limits of answer comparison for a model: share of answers, spare capacity, concurrency.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     share: float = 0.05  # of greedy requests; a fault in one of ten shows within a minute or so
     in_flight_max: int = 4  # second questions at once, from one gateway
@@ -66,7 +69,10 @@ class ComparingConfig:
 
 
 class AnswerComparison:
-    """Picks answers of one model at one gateway for comparison, and the peer to compare with."""
+    """Decides which answers of one model at one gateway are repeated at a peer, and at which.
+
+    It sends nothing; callers repeat the request and report the result to ``end``.
+    """
 
     __slots__ = ("_in_flight", "_left", "_partner", "_raised", "_rng", "_turn", "_turns", "config")
 
@@ -82,7 +88,7 @@ class AnswerComparison:
 
     @property
     def in_flight(self) -> int:
-        """How many repeated requests to peers have not ended yet."""
+        """How many requests repeated at peers have not ended yet."""
         return self._in_flight
 
     def share_of(self, replica: str, now: int) -> float:
@@ -93,10 +99,10 @@ class AnswerComparison:
         return share
 
     def wants(self, replica: str, saturation: float | None, waiting: int, now: int) -> bool:
-        """Whether it is the turn of an answer that this replica just gave to be compared.
+        """Whether the answer that this replica just gave is to be compared; counts it as its turn.
 
-        A turn is put off while requests wait, while too many comparisons are in flight, or where
-        ``saturation`` is too high. Where saturation is unknown (``None``), only waiting counts.
+        Put off while requests wait, too many comparisons run, or ``saturation`` is too high
+        (``None``: unknown, ignored).
         """
         left = self._left.get(replica)
         if left is None:

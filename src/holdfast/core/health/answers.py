@@ -72,7 +72,10 @@ def usual_rule(config: CanaryConfig, said: Said, *, bit_stable: bool) -> Rule:
 
 
 def agree(rule: Rule, config: CanaryConfig, left: Said, right: Said) -> Decision:
-    """Whether two answers count as the same by a rule; ``contains`` looks for right inside left."""
+    """Whether two answers count as the same by a rule, as a ``Decision`` with its reason.
+
+    ``contains`` looks for right inside left; texts are compared without regard to white space.
+    """
     if rule is Rule.COSINE:
         return _cosine(config.cosine_min, left.vector, right.vector)
     if rule is Rule.TENSOR:
@@ -114,7 +117,7 @@ def _similar(needed: float, said: str, known: str) -> Decision:
 
 
 def words_of(text: str) -> list[str]:
-    """Split a text into the words by which texts are compared."""
+    """Split a text into lower-case words (runs of letters and digits), to compare texts by."""
     return _WORD.findall(text.casefold())
 
 
@@ -201,7 +204,11 @@ class AnswerBook:
     def judge(
         self, key: AnswerKey, config: CanaryConfig, rule: Rule, replica_id: str, said: Said
     ) -> Judgement:
-        """Give the verdict on a canary's answer; learn from it while no answer is confirmed."""
+        """Give the verdict on a canary's answer; learn from it while no answer is confirmed.
+
+        With ``expect`` in the config nothing is learned. PASS, WRONG, or UNSETTLED where replicas
+        disagree and none is confirmed.
+        """
         if rule is Rule.CHECK:
             return _checked(said)
         if config.expect:
@@ -230,7 +237,10 @@ class AnswerBook:
         return self._learn(self._open(key, config.question), config, rule, replica_id, bare)
 
     def known(self, key: AnswerKey) -> tuple[Said, ...]:
-        """The answer that passes now: confirmed, else provisional; empty if none was learned."""
+        """Return the learned answer for this key as a tuple of one ``Said``, or an empty tuple.
+
+        It is the confirmed answer, else the provisional one; empty if nothing was learned.
+        """
         page = self._pages.get(key)
         if page is None:
             return ()
@@ -305,7 +315,10 @@ class AnswerBook:
     # --- persistence ------------------------------------------------------------------------------
 
     def export(self) -> dict[str, object]:
-        """The whole book as JSON-ready data. It contains answers: store it, never log it."""
+        """The whole book as JSON-ready data, for ``restore``.
+
+        It contains answers: store it, never log it.
+        """
         return {
             "version": _VERSION,
             "pages": [

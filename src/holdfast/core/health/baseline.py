@@ -67,7 +67,7 @@ class UsualLatency:
 class LatencyBaseline:
     """Canary latencies of one replica by load; judges whether a new one is slow.
 
-    A relaunched replica gets a new baseline.
+    Kept per process life: a relaunched replica gets a new one.
     """
 
     __slots__ = (
@@ -92,12 +92,11 @@ class LatencyBaseline:
         self._median: int | None = None  # of the present ones; None = to be computed
 
     def judge(self, latency: int, running: int | None, peers_median: int | None) -> Decision:
-        """Decide whether a canary was in good time. Call it once per answered canary.
+        """Decide whether a canary was in good time (true) or slow, with the reason.
 
-        ``running`` counts the users' requests beside it, those that waited included; the most that
-        was seen from its sending to its end. Unknown counts as none.
-        ``peers_median`` is the median of the peers' ``median()``: slow ones must count there too,
-        or a slowdown of all would be blamed on each.
+        Also records it. True where too little is known. ``running`` counts the users' requests
+        beside it; ``peers_median`` is the median of the peers' ``median()``. Does not learn it as
+        usual: see ``take``.
         """
         self.saw(latency)
         samples = self._buckets.get(_bucket(running))
@@ -131,10 +130,7 @@ class LatencyBaseline:
         return Decision(False, f"{told}; peers take {seconds(peers_median):.3f} s at work")
 
     def saw(self, latency: int) -> None:
-        """Record the latency of a canary that is not judged, so that peers are compared with it.
-
-        Otherwise a slowdown of all replicas would be blamed on the one that is idle.
-        """
+        """Record a canary's latency for ``median`` only, without judging or learning it."""
         self._present.append(latency)
         self._median = None
         if self._best is None or latency < self._best:
@@ -145,7 +141,7 @@ class LatencyBaseline:
         self._buckets.setdefault(_bucket(running), UsualLatency()).add(latency)
 
     def median(self) -> int | None:
-        """Median of the latest canaries, slow ones too, for judging peers; ``None`` before any."""
+        """Median latency (ns) of the last three canaries, slow ones too; ``None`` before any."""
         if self._median is None and self._present:
             self._median = _median(self._present)  # every view of the fleet asks for it
         return self._median
@@ -225,13 +221,10 @@ _PLANNED: Final = 0.85  # of the share; the rest is for canaries that doubt asks
 
 
 class CanaryBudget:
-    """Limits canaries on one replica to a share of the tokens that its users consume.
+    """Limits charged canaries on one replica to a share of the tokens that its users consume.
 
-    It binds where a canary takes something away: a slot of a saturated replica, or money. Users'
-    tokens earn canaries, and each canary that is charged spends one, whatever it was sent for. A
-    bounded number can be saved, and a bounded number owed; apart from those few, canaries keep to
-    their share of the tokens in any span of time. A period chosen from the present rate does not
-    promise that where load comes and goes.
+    Users' tokens earn canaries and each charged one spends one; a few can be saved or owed. It
+    sends nothing.
     """
 
     __slots__ = (
@@ -250,7 +243,7 @@ class CanaryBudget:
         self.renew()
 
     def renew(self) -> None:
-        """Reset the saved canaries after an admission, enough to learn answers and latency."""
+        """Set the saved canaries to four, after the replica was admitted."""
         self._saved = _ADMITTED  # in canaries
 
     def spent(self, tokens: int, now: int, *, charged: bool) -> None:

@@ -88,11 +88,10 @@ class CanaryEvidence:
         return [m for m in others if m.replica.model == model and not m.health.frozen]
 
     def in_good_time(self, member: Member, event: CanaryResult) -> tuple[Signal, str]:
-        """Turn a right canary answer into the signal pass or slow, with its reason.
+        """Turn a right canary answer into pass or slow, with its reason, and record its latency.
 
-        It is compared with this replica's usual latency and with its peers', only where nothing
-        else ran: beside a long prompt the same question takes longer, and that is no illness. The
-        waits of users show whether a busy replica is slow.
+        Judged by the replica's usual latency and its peers', only where nothing else ran there;
+        beside users' requests it always passes.
         """
         running = max(event.running or 0, member.inflight)
         if running:
@@ -118,11 +117,9 @@ class CanaryEvidence:
                 peer.call_canary(now)
 
     def peers_stillness(self, member: Member, now: int) -> int:
-        """For how long the liveliest of its busy peers showed nothing of late; 0: none is busy.
+        """For how long (ns) the liveliest of its busy peers showed nothing of late.
 
-        Where answers come in one piece, or the machine is short, well replicas show nothing for
-        seconds. One whose peers do so too is busy, not dead: its canary waits with the others. With
-        a slot known to be free a canary waits for nobody, and there is no such excuse.
+        0: none is busy. Also 0 where the replica is known to have a free slot. At most 15 s.
         """
         if member.knows_its_slots and member.has_free_slot:
             return 0
@@ -164,9 +161,10 @@ class CanaryEvidence:
         return may_blame_silence(heard_at, member.silent_from, now)
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
-        """Whether to hold the states of a model's replicas because its canaries are in doubt.
+        """Whether to hold the states of a model's replicas because all its canaries fail.
 
-        Adds a ``Notice`` to ``actions`` when the suspect changes.
+        Begins or ends the model's standing doubt, and appends a ``Notice`` when the suspect
+        changes.
         """
         latest, members = self._canaries(model)
         count = count_canaries(latest, now, self._period, members=members)

@@ -46,12 +46,15 @@ class ControlSilence:
         self._limit = nanos(max(self._config.silent_s, self._config.heartbeats * heartbeat_s))
 
     def heard(self, now: int) -> None:
-        """Note that something came from control."""
+        """Note that something came from control: a silence ends with it."""
         self._heard_at = now
         self._silent = False
 
     def look(self, now: int) -> bool:
-        """Decide whether control is silent now, and return it; call this a few times a second."""
+        """Return whether control is silent now, and count its silences.
+
+        Call it several times a second. After a pause of the gateway's own it listens anew.
+        """
         passed, self._looked_at = now - self._looked_at, now
         if passed > nanos(self._config.own_late_s) and not self._silent:
             self._heard_at = now
@@ -64,7 +67,7 @@ class ControlSilence:
         return self._silent
 
     def silent_s(self, now: int) -> float | None:
-        """For how long control has been silent; None: it speaks."""
+        """Seconds since control was last heard, if it counts as silent; else None."""
         return seconds(now - self._heard_at) if self._silent else None
 
 

@@ -33,7 +33,10 @@ _BROKEN: Final = frozenset("\x00\ufffd")  # no tokenizer that works emits a run 
 
 @dataclass(slots=True, frozen=True)
 class DegenerateConfig:
-    """How long a repetition may last, in characters, before it is no answer any more."""
+    """How many characters a repetition may last before the answer counts as degenerate.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     broken_chars: int = 64  # of NUL and U+FFFD; a torn emoji gives up to four
     symbol_chars: int = 128  # of "!" and its like; shouting people stop at 20

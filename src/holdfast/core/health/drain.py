@@ -60,7 +60,10 @@ _HISTORY_MAX: Final = 8  # a drain has four phases: two whole drains called off,
 
 @dataclass(slots=True, frozen=True)
 class DrainConfig:
-    """Time limits of a drain: how long requests may finish, and how long moving may take."""
+    """Time limits of a drain: how long requests may finish, and how long moving may take.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     deadline_s: float = 30.0  # seconds: most answers end within it, a rollout can afford it
     move_s: float = 10.0  # seconds: a continuation needs one prefill on another replica
@@ -95,11 +98,10 @@ _CALLED_OFF: Final = Decision(True, "drain called off")
 
 
 class Drain:
-    """The drain of one replica as a state machine; a replica that comes back gets a new one.
+    """The drain of one replica as a state machine: serving, waiting, moving, stopped.
 
-    ``decide`` is asked whenever in-flight work changes and whenever the driver's timer ticks.
-    ``move`` is answered as long as something is left to move, so a driver moves the streams it has
-    not moved yet. ``stop`` is answered once, at the end.
+    It sends and stops nothing: its driver calls ``decide`` at each tick and does what that returns.
+    A replica that comes back gets a new one.
     """
 
     __slots__ = (

@@ -39,7 +39,10 @@ class PoolMember(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class EjectionConfig:
-    """The share of a pool that may be ejected on suspicion."""
+    """The share of a pool that may be ejected on suspicion.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     share_max: float = 0.5  # floor(n/2) of the pool: beyond half, doubt the doubt
 
@@ -92,8 +95,8 @@ def may_eject(
 def panic(config: EjectionConfig, pool: Sequence[PoolMember], *, doubtful: bool = False) -> Panic:
     """Decide whether a pool fails open: more ejections are due than the limit allows.
 
-    ``doubtful`` says that the canaries themselves are not believed: then whatever they put into
-    quarantine serves again, though its state is held.
+    Returns the ids of quarantined replicas that serve again; changes no state. ``doubtful``: the
+    canaries themselves are not believed, so whatever they put into quarantine serves again.
     """
     members, out, bound = _count(config, pool)
     held = sum(1 for member in pool if member.held and member.state in _COUNTED)

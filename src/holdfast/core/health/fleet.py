@@ -79,7 +79,10 @@ _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports 
 
 
 class Fleet:
-    """All replicas of all models as a state machine; ``handle`` is its only mutator."""
+    """All replicas of all models as control's state machine; ``handle`` is its only mutator.
+
+    It does no I/O: it returns actions such as canaries, launches, stops, notices and views.
+    """
 
     def __init__(
         self, config: FleetConfig, streams: Callable[[str], Random], epoch: int = 0
@@ -122,7 +125,11 @@ class Fleet:
         }
 
     def handle(self, event: FleetEvent, now: int) -> list[FleetAction]:
-        """Take one event; return the actions it causes, a new view for gateways last."""
+        """Take one event.
+
+        Return the actions it causes, in order, a view for gateways last if one is due. Unknown
+        replica ids are ignored; a replica that joins twice raises ``ValueError``.
+        """
         actions: list[FleetAction] = []
         self._handlers[type(event)](event, now, actions)
         self._publisher.look(self._members, self._evidence.doubts, actions, now)
@@ -134,7 +141,10 @@ class Fleet:
         return self._members
 
     def users_beside(self, replica_id: str, since: int, now: int) -> UsersBeside:
-        """What users' requests did on a replica since then: explains why a canary got no answer."""
+        """What users' requests did on a replica since ``since`` (ns): number running, tokens moved.
+
+        Explains a canary without an answer; both ``None`` for an unknown replica.
+        """
         member = self._members.get(replica_id)
         if member is None:
             return UsersBeside()

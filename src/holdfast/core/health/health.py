@@ -36,7 +36,10 @@ from holdfast.core.types import SECOND, State, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class HealthConfig:
-    """Thresholds and periods: canary intervals, failures to eject, passes to admit, slow start."""
+    """Canary intervals, failures to quarantine, passes to admit, slow start, load timeout.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     canary_s: float = 5.0  # when ready; two periods find a wrong answer in 10 s
     canary_suspect_s: float = 1.0  # doubt is expensive: settle it soon
@@ -92,7 +95,10 @@ _HONEST: Final = (Signal.NO_SUCCESS, Signal.NO_HEADROOM, Signal.DRAINS_ITSELF)
 
 
 class ReplicaHealth:
-    """The health state machine of one (replica, model), with the evidence for its state."""
+    """The health state machine of one (replica, model), with the evidence for its state.
+
+    Runs in control; ``handle`` moves it by signals, and it sends no canary itself.
+    """
 
     def __init__(
         self, config: HealthConfig, replica_id: str, model: str, now: int, rng: Random
@@ -193,9 +199,9 @@ class ReplicaHealth:
 
     @property
     def passes_left(self) -> int | None:
-        """How many right answers readmit a quarantined replica that gives them; ``None``: it fails.
+        """How many more right answers readmit a quarantined replica.
 
-        ``None`` also where no answer readmits it.
+        ``None``: not quarantined, none was right since, or no answer can readmit it.
         """
         passes = self._tally[SignalRow.PASSES]
         if self.state is not State.QUARANTINED or self.barred or not passes:
@@ -218,10 +224,9 @@ class ReplicaHealth:
         self.called = False
 
     def call_canary(self, now: int) -> None:
-        """Make a canary due because of a doubt: at once, and a second after the last one.
+        """Make a canary due because of a doubt, at once but at least a second after the last.
 
-        Whatever it costs: a peer is ill, answers disagreed, or a user waits for long. Whoever
-        raises doubts, such as a client that hangs up again and again, cannot ask more often.
+        It is then sent whatever it costs.
         """
         self.canary_by(max(now, self._canary_sent_at + _CALLS_APART))
         self.called = True
@@ -239,7 +244,11 @@ class ReplicaHealth:
         return self._conclude(signal) in _FACTS
 
     def handle(self, signal: Signal, now: int, detail: str = "") -> Change | None:
-        """Take one signal; return the change of state or of reason, ``None`` if nothing changed."""
+        """Take one signal; return the change of state or of reason, ``None`` if nothing changed.
+
+        Raises ``ImpossibleSignalError`` for a signal that its state cannot get. Does not check the
+        ejection limit.
+        """
         verdict = self._conclude(signal)
         before, after = self.state, self._next(signal, verdict)
         if before in JUDGED:

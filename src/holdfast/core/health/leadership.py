@@ -23,7 +23,7 @@ _FIX: Final = "use 0.1 to 600 seconds"
 
 
 class LeadershipRole(StrEnum):
-    """Whether a control acts."""
+    """Whether a control process acts (LEADER) or only waits to take over (STANDBY)."""
 
     LEADER = "leader"
     STANDBY = "standby"
@@ -31,7 +31,10 @@ class LeadershipRole(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class LeadershipConfig:
-    """How long a lease of the leadership lasts, and how early its holder stops acting."""
+    """How long a lease of the leadership lasts, and how early its holder stops acting.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     lease_s: float = 5.0  # a standby takes over so long after the last renewal
     claim_s: float = 1.0  # between two claims: several may fail before a lease is lost
@@ -57,7 +60,10 @@ class LeaseAnswer:
 
 
 class Leadership:
-    """One control's view of who leads; the driver claims the lease and reports the answers."""
+    """One control's view of who leads.
+
+    It only keeps times: the driver claims the lease at the store and reports the answers.
+    """
 
     __slots__ = ("_acts_until", "_asked_at", "_claim", "_due", "_lasts", "_name", "leader", "term")
 
@@ -85,8 +91,8 @@ class Leadership:
     def answered(self, answer: LeaseAnswer | None, now: int) -> None:
         """Take the store's answer to the claim; None: the store did not answer.
 
-        Of an unanswered claim nothing is known: it may have been granted. So it neither prolongs
-        what we hold nor ends it.
+        A granted claim prolongs the time to act, counted from when it was made; a refused one ends
+        it; None changes nothing.
         """
         asked_at, self._asked_at = self._asked_at, None
         if asked_at is None or answer is None:
@@ -103,7 +109,7 @@ class Leadership:
         self._acts_until = max(self._acts_until, asked_at + self._lasts)
 
     def resign(self, now: int) -> None:
-        """Stop acting at once, before the lease is given back."""
+        """Stop acting at once. The lease at the store is not given back here."""
         self._acts_until = min(self._acts_until, now)
 
     def left_s(self, now: int) -> float:

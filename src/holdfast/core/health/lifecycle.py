@@ -17,7 +17,10 @@ from holdfast.core.types import State
 
 
 class Signal(StrEnum):
-    """One report about a replica. One from outside that comes late changes nothing."""
+    """One report about a replica that its health state machine takes.
+
+    One from outside that comes late changes nothing.
+    """
 
     QUEUED = "queued"  # there is no hardware to start it on yet
     LAUNCHED = "launched"  # the platform says that the process runs
@@ -54,7 +57,7 @@ class Signal(StrEnum):
 
 
 class Conclusion(StrEnum):
-    """What several equal signals in a row amount to; only the counters create one."""
+    """What several equal signals in a row amount to, such as a quarantine for repeated failures."""
 
     PASSED_ENOUGH = "passed_enough"
     FAILED_REPEATEDLY = "failed_repeatedly"
@@ -151,7 +154,7 @@ REASONS: Final[dict[Signal | Conclusion, str]] = {
 
 
 class SignalRow(StrEnum):
-    """A row of signals of one sort."""
+    """The sorts of signals that are counted in a row: passes, failures, wrong, slow, refused."""
 
     PASSES = "passes"
     FAILURES = "failures"
@@ -226,7 +229,10 @@ class Change:
 
 
 class ImpossibleSignalError(Exception):
-    """A signal that only our own bug can send in this state; prints the history."""
+    """Raised for a signal that only our own bug can send in this state.
+
+    The message holds the replica's history.
+    """
 
     def __init__(self, who: str, state: State, signal: Signal, history: Iterable[Change]) -> None:
         told = " | ".join(str(change) for change in history) or "none"

@@ -47,7 +47,7 @@ class Symptom(StrEnum):
 
 
 class Response(StrEnum):
-    """What to do about a replica with a symptom."""
+    """What to do about a symptom: restart, take out of rotation, drain, or only observe."""
 
     RESTART = "restart"  # fail liveness
     REMOVE = "remove"  # fail readiness
@@ -182,7 +182,10 @@ CAUSES: Final[dict[Signal | Conclusion, Symptom]] = {
 
 
 def symptom_of(cause: Signal | Conclusion, *, right_since: bool, barred: bool) -> Symptom:
-    """The symptom of a quarantined replica, from what led there and its answers since."""
+    """The symptom of a quarantined replica, from what led there and its answers since.
+
+    ``right_since``: it answered right since then; ``barred``: only a relaunch can readmit it.
+    """
     symptom = CAUSES.get(cause, Symptom.FAILING)
     if symptom is Symptom.EVERY_PASS_ERRORS and right_since:
         return Symptom.FAILING

@@ -50,12 +50,18 @@ class LoadEstimate:
         self._took = {model: took for model, took in self._took.items() if model in models}
 
     def usual_s(self, model: str) -> float | None:
-        """How long a start of this model usually takes; ``None`` before one was seen."""
+        """Median seconds of the model's last starts, process start to ready.
+
+        ``None`` before one.
+        """
         took = self._took.get(model)
         return round(seconds(int(median(took))), 1) if took else None
 
     def remaining_s(self, member: Member, now: int) -> float | None:
-        """When a starting replica will serve; ``None``: unknown. 0: it takes longer than usual."""
+        """Seconds until a starting replica serves, by the usual time; 0: longer than usual already.
+
+        ``None``: it is not starting, or no start of its model was seen.
+        """
         usual, begun = self.usual_s(member.replica.model), self._begun.get(member.replica.id)
         if usual is None or begun is None or member.health.state not in _STARTING:
             return None

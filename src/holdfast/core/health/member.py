@@ -18,7 +18,10 @@ _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back 
 
 
 class Member:
-    """One replica of the fleet: its health, baseline, budget, drain and what gateways reported."""
+    """One replica as control's fleet keeps it: health, latency baseline, canary budget, drain.
+
+    A record of what canaries and gateways reported; the fleet decides.
+    """
 
     __slots__ = (
         "baseline",
@@ -102,7 +105,10 @@ class Member:
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
 
     def call_back_canary(self) -> bool:
-        """Whether the canary under way gives way to users who need its slot; note that it does."""
+        """Whether the canary under way gives way to users who need its slot.
+
+        If so it counts as ended; the caller must cancel it.
+        """
         if not (self.canary_out and self.canary_yields and self.knows_its_slots):
             return False
         if self.has_free_slot or not self.inflight:
@@ -121,7 +127,7 @@ class Member:
         self.slow = signal is Signal.CANARY_SLOW
 
     def note_silence(self, result: CanaryResult, now: int) -> None:
-        """Count canaries in a row without an answer, and since when not even a token moved."""
+        """Count canaries in a row that timed out, and note since when nothing moved there."""
         if not result.verdict.silent:
             self.unanswered = 0
         elif result.verdict is CanaryVerdict.TIMEOUT:
@@ -142,9 +148,9 @@ class Member:
         return max((at for at in self.heard if at <= now), default=0)
 
     def users(self, gateway: str, told: Tally, now: int) -> None:
-        """Record one gateway's report on its users' requests on this replica.
+        """Record one gateway's tally of its users' requests on this replica.
 
-        A failure calls a canary: where few requests come, a breaker would wait for the fifth.
+        A reported failure makes the replica's canary due, as a breaker would wait for the fifth.
         """
         before = self.inflight
         if told.tokens or told.moved or not before:
@@ -162,7 +168,7 @@ class Member:
             self.call_canary(now)
 
     def stillness(self, now: int) -> int:
-        """The longest time of late in which requests were there and none showed anything.
+        """The longest time (ns) in the last 30 s in which requests there showed no progress.
 
         About a second for streams; for answers that come in one piece, as long as they take.
         """
@@ -171,7 +177,7 @@ class Member:
         return max((lasting, *lately))
 
     def stands(self, now: int, patience: int) -> bool:
-        """Whether requests are on the replica and none got a token for ``patience``."""
+        """Whether requests are on the replica and none got a token for ``patience`` (ns)."""
         return self.inflight > 0 and now - self.moved_at >= patience
 
     def doubted(self, now: int, patience: int) -> bool:
@@ -190,10 +196,10 @@ class Member:
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether a canary would take nothing from users, as far as is known.
+        """Whether a canary would take no slot from users, as far as is known.
 
-        An engine that says how many requests wait has a slot while none does, and while gateways
-        use fewer than were declared. Without its word: while none of ours is in flight.
+        By the engine's own queue and the declared slots; where neither is known, only while no
+        request is in flight.
         """
         slots = self.replica.slots
         if self.waiting is None:

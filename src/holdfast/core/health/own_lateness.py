@@ -50,7 +50,7 @@ class LoopWatch:
 
 
 class LatenessExcuses:
-    """Decides, by replica, whether our own lateness excuses a missing answer."""
+    """Decides, by replica, whether this process's own lateness excuses a missing answer."""
 
     __slots__ = ("_given",)
 
@@ -75,10 +75,9 @@ class LatenessExcuses:
 
 
 def own_time_taken_off(latency: int, late: int) -> int:
-    """The time of an answer without the part in which this process was late; 0 = not known.
+    """An answer's time (ns) less the part in which this process was late; 0 = not known.
 
-    Of a time that was mostly ours too little is known; of any other too much is taken off rather
-    than too little.
+    Not known where more than a quarter of it was our own lateness.
     """
     if not late:
         return latency

@@ -115,7 +115,7 @@ class _Record:
 
 
 class ProcessWatch:
-    """Judges processes by repeated looks at them; ``look`` is its one method."""
+    """Judges gateway and control processes by repeated looks at them; kills none itself."""
 
     __slots__ = ("_config", "_looked_at", "_records", "own_lateness")
 
@@ -126,7 +126,10 @@ class ProcessWatch:
         self.own_lateness = 0  # looks that came too late to judge anybody
 
     def look(self, samples: Sequence[ProcessSample], now: int) -> list[ProcessVerdict]:
-        """Judge all processes that there are now; those that are missing are forgotten."""
+        """Return one verdict for each process sampled now; those that are missing are forgotten.
+
+        If this look came too late itself, earlier evidence against all of them is dropped.
+        """
         before, self._looked_at = self._looked_at, now
         passed = 0 if before is None else now - before
         late = passed > nanos(self._config.look_s + self._config.own_late_s)

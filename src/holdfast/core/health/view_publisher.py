@@ -66,7 +66,10 @@ class Publisher:
         actions: list[FleetAction],
         now: int,
     ) -> None:
-        """Add to the actions a new view if anything changed, and notices of pools failing open."""
+        """Append a ``Publish`` to the actions if anything changed or a heartbeat is due.
+
+        Also appends notices when a pool begins or ends to fail open. Called after each event.
+        """
         moved = any(isinstance(action, Notice) for action in actions)
         if not moved and self.version and now - self._looked_at < self._ramp:
             return

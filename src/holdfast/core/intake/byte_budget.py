@@ -57,7 +57,10 @@ class ByteAccount:
         self.requests = 0
 
     def shortage(self, size: int) -> BudgetShortage | None:
-        """Whether one more request with a body of this size has room; the reason if not."""
+        """Which budget has no room for one more request with a body of this size.
+
+        ``None``: all have. Counts nothing.
+        """
         budget = self.budget
         held = budget.held + size
         too_many = self.requests >= budget.tenant_requests_max
@@ -68,7 +71,10 @@ class ByteAccount:
         return None
 
     def admit(self, size: int) -> BudgetShortage | None:
-        """Count a request whose body is complete, unless there is no room; the reason then. Hot."""
+        """Count a request whose body is complete and return ``None``.
+
+        Without room only the shortage.
+        """
         budget = self.budget
         held, requests = budget.held + size, budget.requests
         # Where all together are below what one may have, none is near its bound.

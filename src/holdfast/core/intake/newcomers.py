@@ -41,7 +41,7 @@ class Newcomers(Generic[C]):
         self._grace = grace
 
     def came(self, connection: C, address: str, now: int) -> C | None:
-        """Add a connection; return the one that is to be closed for it, if any."""
+        """Add a connection; return the one that the caller must close for it, or ``None``."""
         self._since[connection] = (now, address)
         own = self._by_address.setdefault(address, {})
         own[connection] = None
@@ -61,7 +61,10 @@ class Newcomers(Generic[C]):
                 del self._by_address[known[1]]
 
     def oldest(self, now: int) -> C | None:
-        """The connection that has waited longest, unless it came only a moment ago."""
+        """The connection that has waited longest, or ``None`` if all came within the grace.
+
+        Removes none.
+        """
         return self._ripe(next(iter(self._since)), now) if self._since else None
 
     def of_address(self, address: str) -> int:

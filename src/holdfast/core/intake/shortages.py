@@ -17,7 +17,7 @@ class Shortages:
         self.counts[resource] += 1
 
     def take_new(self) -> dict[OwnResource, int]:
-        """What was counted since the last call; empty if nothing was."""
+        """Counts by resource since the last call, and reset them; empty if nothing was missing."""
         if self.counts == self._told:
             return {}
         new = {each: count - self._told[each] for each, count in self.counts.items()}

@@ -45,7 +45,7 @@ def users_to_rate(users: float, think_s: float, answer_s: float) -> float:
 
 
 def alone_ms(speed: EngineSpeed, prompt: float, output: float) -> tuple[float, float]:
-    """Milliseconds to read a prompt and to write the answer on an idle replica."""
+    """(milliseconds to read a prompt, milliseconds to write the answer) on an idle replica."""
     held = prompt + output / 2.0
     return speed.prefill(prompt), output * speed.step(1, held)
 
@@ -60,7 +60,11 @@ def token_budget_ms(latency_s: float, first_token_s: float, output: float) -> fl
 
 @dataclass(slots=True, frozen=True)
 class BatchChoice:
-    """The batch of one replica: what it serves, and how fast."""
+    """How one replica performs with ``batch`` requests at once: times and requests per second.
+
+    Time per step and per token, and seconds per request, from measured speed. Built by ``batch_at``
+    for any batch; ``choose_batch`` returns the largest that keeps the token budget.
+    """
 
     batch: int
     step_ms: float

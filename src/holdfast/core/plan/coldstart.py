@@ -31,7 +31,7 @@ class Filesystem:
         require(reader > 0, "filesystem.reader_rate", f"is {reader:g}", "use bytes/s above 0")
 
     def rate(self, credits_left: float) -> float:
-        """Bandwidth of all readers with this much credit."""
+        """Bytes per second of all readers together, with this much burst credit."""
         burst = self.burst_bytes_per_s
         return burst if credits_left > 0 and burst > self.bytes_per_s else self.bytes_per_s
 

@@ -76,7 +76,11 @@ _ODD_ROW_BITS: Final = 8.5  # GGUF: rows that six-bit blocks of 256 do not divid
 
 @dataclass(slots=True, frozen=True)
 class ModelShape:
-    """Sizes of a transformer, from which its memory follows. Zero: it has none of these."""
+    """Sizes of a transformer; computes its parameters, bytes of weights and of KV cache per token.
+
+    An optional size of 0 means that the model has no such part (experts, latent attention, learned
+    positions). Checked when built: raises ``ConfigError``.
+    """
 
     layers: int
     hidden: int

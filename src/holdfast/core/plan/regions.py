@@ -87,7 +87,7 @@ class RegionOption:
 
     @property
     def monthly_cost(self) -> float | None:
-        """All of it in a month."""
+        """All costs of a month together; ``None`` where a price is not known."""
         return None if self.replicas_cost is None else self.replicas_cost + self.transfer_cost
 
 

@@ -20,7 +20,10 @@ from holdfast.core.types import MILLISECOND, SECOND, Halt, Request
 
 
 class RequestPhase(StrEnum):
-    """What a request is waiting for at the moment: a replica, an answer, a retry, or nothing."""
+    """What a request is waiting for at the moment: a replica, an answer, a retry, or nothing.
+
+    STREAMING means that content may have been shown, so that no silent retry is possible any more.
+    """
 
     NEW = "new"
     QUEUED = "queued"
@@ -63,7 +66,10 @@ TRANSITIONS: Final[dict[tuple[RequestPhase, RequestStep], RequestPhase]] = {
 
 
 class IllegalStepError(Exception):
-    """Raised when a request takes a step that its phase does not allow: a bug in the flow."""
+    """Raised when a request takes a step that its phase does not allow: a bug in the flow.
+
+    The message holds the request's id, phase and story.
+    """
 
 
 DEATHS_MAX: Final = 2  # of replicas under one request; a third would show nothing new
@@ -75,7 +81,12 @@ _UNREACHED: Final = frozenset({Kind.RESET, Kind.STALE_SOCKET, Kind.REFUSED, Kind
 
 
 class Attempt:
-    """One attempt of one request at one replica: when it began and how long it may take."""
+    """One attempt of one request at one replica: when it began, when its first token is due.
+
+    Also keeps what load the replica was credited with for it, whether it is the breaker's trial,
+    and when the first content came (``first_at``, 0 = not yet). A record only: it sends and decides
+    nothing.
+    """
 
     __slots__ = (
         "candidate",
@@ -110,7 +121,10 @@ class Attempt:
 
 
 class ChargedFailure:
-    """A failed attempt that is charged to its replica until it is settled whose fault it was."""
+    """A failed attempt, charged to its replica until it is settled whose fault it was.
+
+    The record links the request, the replica and the kind of failure; the failure ledger decides.
+    """
 
     __slots__ = ("active", "at", "candidate", "due", "failure", "fast", "kind", "own")
 
@@ -134,7 +148,11 @@ class ChargedFailure:
 
 
 class ActiveRequest(TimerEntry):
-    """All that a gateway knows of one request, from its arrival to its one final answer."""
+    """What a gateway's flow knows of one request, from its arrival to its one final answer.
+
+    Holds the request, its phase, deadline, attempts out now, replicas tried, tokens shown and its
+    story; ``step`` is the only change it makes by itself.
+    """
 
     __slots__ = (
         "attempts",
@@ -190,7 +208,10 @@ class ActiveRequest(TimerEntry):
         self.story: list[tuple[int, str, str]] = []  # bounded: attempts are
 
     def step(self, step: RequestStep) -> None:
-        """Move to the next phase by the table, or raise ``IllegalStepError``."""
+        """Set ``phase`` to what the table gives for this step.
+
+        Raise ``IllegalStepError`` if it has none. Changes nothing else.
+        """
         try:
             self.phase = TRANSITIONS[self.phase, step]
         except KeyError:
@@ -213,8 +234,8 @@ class ActiveRequest(TimerEntry):
 def died(kind: Kind, lived: int) -> bool:
     """Whether an attempt failed because its connection broke after the replica took the request.
 
-    A cut in good order, silence and errors say nothing of the sort. A pooled connection that
-    breaks at once had been closed before.
+    ``lived`` is how long (ns) the attempt had run. True for a reset, and for a pooled connection
+    that broke later than 20 ms; a cut in good order, silence and errors do not count.
     """
     return kind is Kind.RESET or (kind is Kind.STALE_SOCKET and lived > _STALE_WITHIN)
 
@@ -222,8 +243,9 @@ def died(kind: Kind, lived: int) -> bool:
 def apart(before: int, now: int, *, same_host: bool = False) -> bool:
     """Whether a broken connection came long enough after the last one to have its own cause.
 
-    A zone that is lost ends many replicas at once, and a host that is lost all of its own within a
-    second or two: that is one event, not several. ``same_host``: both were on one host.
+    Times are ns; 0 before: there was none, which is true. A zone that is lost ends many replicas
+    within 20 ms, a host (``same_host``: both were on one) all of its own within two seconds: that
+    is one event, not several.
     """
     return not before or now - before > (HOST_TOGETHER if same_host else _TOGETHER)
 

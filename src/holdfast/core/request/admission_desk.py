@@ -38,7 +38,11 @@ DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must
 
 
 class AdmissionDesk:
-    """The requests under way in one gateway, with the quotas and model ladders that they share."""
+    """The requests under way in one gateway, with the quotas and model ladders that they share.
+
+    It registers each request, reserves and settles quota, and builds every ``Finish``; it neither
+    queues nor dispatches.
+    """
 
     __slots__ = ("_degraders", "_quotas", "_wheel", "_whole", "requests")
 
@@ -60,7 +64,11 @@ class AdmissionDesk:
         }
 
     def open(self, request: Request, now: int) -> ActiveRequest:
-        """Register a new request and choose the model that serves it; raise if its id is in use."""
+        """Register a new request with its deadline and the model of its ladder that serves it.
+
+        Raises ``ValueError`` if its id is under way. Reserves no quota and does not check that the
+        model exists.
+        """
         if request.id in self.requests:
             raise ValueError(f"request id {request.id!r} is already under way; ids must be unique")
         model = request.model
@@ -77,7 +85,10 @@ class AdmissionDesk:
         return active
 
     def reserve(self, active: ActiveRequest, now: int) -> Refusal | None:
-        """Reserve the tenant's quota for this request; return a refusal if it is used up."""
+        """Reserve the tenant's quota for this request and store the reservation in it.
+
+        Returns ``None`` if that worked or the tenant has no quota, else the refusal to send.
+        """
         request = active.request
         quota = self._quotas.get(request.tenant) if self._quotas else None
         if quota is None:
@@ -89,27 +100,40 @@ class AdmissionDesk:
         return reserved
 
     def correct(self, tenant: str, tokens: int) -> None:
-        """Charge a tenant for tokens that were found after its request was settled."""
+        """Charge a tenant's quota for tokens found after its request was settled.
+
+        Negative ``tokens`` are given back; a tenant without a quota is ignored.
+        """
         quota = self._quotas.get(tenant)
         if quota is not None:
             quota.correct(tokens)
 
     def lease(self, shares: Mapping[str, float]) -> None:
-        """Change this gateway's shares of the tenants' quotas."""
+        """Set this gateway's shares (0 to 1) of the tenants' whole quotas, by tenant.
+
+        Tenants without a quota are ignored, and those not named keep their share.
+        """
         for tenant, share in shares.items():
             quota = self._quotas.get(tenant)
             if quota is not None:
                 quota.lease(share)
 
     def inherit(self, earlier: "AdmissionDesk") -> None:
-        """Take over an earlier desk's quotas where their config is the same, with what is left."""
+        """Take over the quotas of an earlier desk, with their levels, where the config is equal.
+
+        Tenants whose quota config changed start with a fresh quota. Requests under way are not
+        taken over.
+        """
         for tenant, quota in earlier._quotas.items():  # noqa: SLF001 - of the same class
             mine = self._quotas.get(tenant)
             if mine is not None and mine.config == quota.config:
                 self._quotas[tenant] = quota
 
     def running(self) -> dict[str, int]:
-        """How many requests each tenant has under way, of those with a bound on them."""
+        """How many requests each tenant has under way here, by tenant.
+
+        Only tenants that have a bound on requests at once and at least one request are in it.
+        """
         return {
             tenant: quota.running
             for tenant, quota in self._quotas.items()
@@ -129,7 +153,11 @@ class AdmissionDesk:
         now: int,
         replica_id: str = "",
     ) -> Finish:
-        """Close a request and build its final answer; unused quota goes back to the tenant."""
+        """Close a request and return the ``Finish`` with its answer, for the driver to send.
+
+        Removes the request and its timer, and settles its quota by the tokens used; one that was
+        never dispatched gets all of its quota back.
+        """
         active.step(_FINISH)
         self._wheel.drop(active)
         request = active.request
@@ -158,23 +186,35 @@ class AdmissionDesk:
         )
 
     def fail(self, active: ActiveRequest, kind: Kind, reason: str, now: int) -> Finish:
-        """Close a request with the error that belongs to this kind of failure."""
+        """Close a request with the status and code of this kind of failure, by default 502.
+
+        Like ``finish`` it returns the ``Finish`` and settles the quota.
+        """
         status, code = ERRORS.get(kind, ERROR_DEFAULT)
         return self.finish(active, status, code, f"{kind.value}: {reason}", now)
 
     def fail_deadly(self, active: ActiveRequest, now: int) -> Finish:
-        """Close a request that may be what kills replicas, so that no third one gets it."""
+        """Close a request under which two replicas died with 502 ``replicas_lost``.
+
+        So no third replica gets it; returns the ``Finish``.
+        """
         reason = f"its connection died on {' and '.join(active.died)}: it is not tried on a third"
         return self.finish(active, *DEADLY, reason, now)
 
     def shed(self, active: ActiveRequest, refusal: Refusal, now: int) -> Finish:
-        """Close a request with a refusal, before any replica worked on it."""
+        """Close a request with a refusal's status, code and Retry-After; return the ``Finish``.
+
+        Mostly one that no replica has worked on; where some did, its tokens are charged.
+        """
         finish = self.finish(active, refusal.status, refusal.code, refusal.reason, now)
         finish.retry_after_s = refusal.retry_after_s
         return finish
 
     def watch_ladders(self, lanes: Mapping[str, Lane], now: int) -> list[Report]:
-        """Give each model ladder the load of its models; return a report for each step it takes."""
+        """Give each model ladder the load of its models; return a report for each step it takes.
+
+        Called every second; reading a lane's error share and attainment resets them.
+        """
         reports = []
         for model, degrader in self._degraders.items():
             lane = lanes.get(degrader.watched)

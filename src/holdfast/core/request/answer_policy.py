@@ -26,7 +26,7 @@ _EMPTY_TWICE: Final = 2  # replicas: one that says nothing may be broken, two ar
 
 
 class Opening(Enum):
-    """What is done with the beginning of a stream that is still held back."""
+    """Whether the held-back beginning of a stream is shown, held longer, or rejected."""
 
     SHOW = auto()
     HOLD = auto()
@@ -34,9 +34,11 @@ class Opening(Enum):
 
 
 def kind_of_error_status(status: int, *, retry_after: bool, says_busy: bool) -> Kind:
-    """Which failure a status other than success is.
+    """Which kind of failure a status other than success is; always returns one.
 
-    ``says_busy``: the engine's dialect knows this answer as *no room at present*.
+    Redirects are malformed, and 401, 403, 404 and 405 count as server errors, since the gateway
+    chose path and credentials. ``says_busy``: the engine's dialect knows this answer as no room at
+    present.
     """
     if status < 400:
         return Kind.MALFORMED  # redirects are not followed
@@ -49,10 +51,10 @@ def kind_of_error_status(status: int, *, retry_after: bool, says_busy: bool) -> 
 
 
 def kind_of_whole_answer(*, empty: bool, repeats: bool, rejected_before: bool) -> Kind | None:
-    """Why an answer in one piece is rejected; ``None``: it is the answer.
+    """Why an answer in one piece is rejected, EMPTY or DEGENERATE; ``None``: it is accepted.
 
-    ``repeats``: its end is one token over and over. ``rejected_before``: another attempt of this
-    request was rejected for that.
+    ``repeats``: its end is one token over and over. ``rejected_before``: an earlier attempt of this
+    request was rejected for that, so now it is accepted.
     """
     if empty:
         return Kind.EMPTY
@@ -62,9 +64,10 @@ def kind_of_whole_answer(*, empty: bool, repeats: bool, rejected_before: bool) -
 def judge_opening(
     tokens: int, tokens_held_max: int, *, suspicious: bool, complete: bool, rejected_before: bool
 ) -> Opening:
-    """Whether the beginning of a stream may be shown.
+    """Whether the beginning of a stream may be shown, is held on, or is rejected.
 
-    ``suspicious``: so far it is one token over and over. ``complete``: nothing more will follow.
+    Only one that is ``suspicious`` (one token over and over), not ``complete`` and not rejected in
+    an earlier attempt is held, and it is rejected from ``tokens_held_max`` tokens on.
     """
     if complete or rejected_before or not suspicious:
         return Opening.SHOW
@@ -97,7 +100,10 @@ def end_is_believed(tokens: int | None, *, doubted_before: bool) -> bool:
 
 
 def empty_is_the_answer(empty_answers: int, finish: Finish) -> bool:
-    """Whether a request that failed is answered with nothing, because replicas agreed on that."""
+    """Whether a failed request is answered as empty, because two replicas or more answered nothing.
+
+    Only where nothing was shown and the error is the general ``upstream_failed``.
+    """
     return empty_answers >= _EMPTY_TWICE and not finish.shown and finish.code == ERROR_DEFAULT[1]
 
 
@@ -109,10 +115,10 @@ def failed_check(
     json_expected: bool,
     is_json: Callable[[str | bytes], bool],
 ) -> str | None:
-    """Which check of a virtual model an answer fails; ``None``: it may go out.
+    """The name of the first check of a virtual model that an answer fails; ``None``: it passes.
 
-    ``json`` wants an object or a list, and only where the client asked for JSON. An answer that
-    calls tools has no text to check.
+    Knows ``length``, ``empty`` and ``json`` (an object or a list, and only where the client asked
+    for JSON). Answers that call tools are checked for length only.
     """
     if "length" in checks and finish_reason == "length":
         return "length"
@@ -126,7 +132,10 @@ def failed_check(
 
 
 def may_escalate(stronger_model: str | None, *, shown: bool) -> bool:
-    """Whether a failed check can still lead to another model: nothing of the answer is shown."""
+    """Whether a failed check may send the request to a stronger model.
+
+    True if there is one and nothing of the answer was shown.
+    """
     return stronger_model is not None and not shown
 
 

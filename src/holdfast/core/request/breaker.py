@@ -97,7 +97,10 @@ _HISTORY_MAX: Final = 8  # enough to see how a breaker came into a state, cheap 
 
 @dataclass(slots=True, frozen=True)
 class BreakerConfig:
-    """When a breaker opens, and how long it stays open."""
+    """When a breaker opens (failure share, failures in a row), and how long it stays open.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     enabled: bool = True  # False: always closed, nothing is counted
     window: int = 25  # outcomes: short enough that a replica gone bad is out within seconds
@@ -127,7 +130,7 @@ class BreakerConfig:
 
 @dataclass(slots=True, frozen=True)
 class BreakerChange:
-    """One change of a breaker's state, with its reason, for reports and its history."""
+    """One transition of a breaker with its reason and time (ns). ``before`` may equal ``after``."""
 
     before: BreakerState
     after: BreakerState
@@ -136,7 +139,10 @@ class BreakerChange:
 
 
 class CountedFailure:
-    """One failed attempt as a breaker counts it: whose request it was, and whether it is proof."""
+    """One failed attempt as a breaker counts it: whose request it was, and whether it is proof.
+
+    Where ``proof`` is false it weighs by tenant or body, as users' requests may fail by themselves.
+    """
 
     __slots__ = ("body", "number", "proof", "tenant")
 
@@ -148,15 +154,18 @@ class CountedFailure:
 
 
 class BreakerError(Exception):
-    """Raised when a breaker gets a signal that its state does not allow: a bug in its caller."""
+    """Raised for a signal that the breaker's state does not allow, such as a trial that is not out.
+
+    It is a bug in the caller; the message holds the breaker's last changes.
+    """
 
 
 class Breaker:
-    """The circuit breaker of one (replica, model) in one gateway.
+    """The circuit breaker of one (replica, model) in one gateway, or of a guarded deployment.
 
-    Contract: an attempt for which ``allow`` answered ``TRIAL`` reports exactly once with
-    ``trial=True``, whatever becomes of it (``CANCELLED`` if nothing did). A long answer may report
-    its success at the first content; a later cut of the same stream is then an ordinary failure.
+    An attempt for which ``allow`` answered ``TRIAL`` must report exactly once with ``trial=True``,
+    with ``CANCELLED`` if nothing came of it. A long answer may report its success at the first
+    content; a later cut of the same stream is then an ordinary failure.
     """
 
     __slots__ = (
@@ -213,11 +222,18 @@ class Breaker:
         self._history: deque[BreakerChange] = deque(maxlen=_HISTORY_MAX)
 
     def would_allow(self, now: int) -> bool:
-        """Whether a request could pass now; claims nothing."""
+        """Whether ``allow`` would let a request pass now, as a trial or because it is closed.
+
+        Changes nothing and claims no trial.
+        """
         return self.state is _CLOSED or (now >= self.opens_until and not self._trial_out)
 
     def allow(self, now: int) -> Decision:
-        """Decide whether a request may pass; after the cooldown this claims the one trial."""
+        """Decide whether a request may pass; the ``Decision`` has a reason.
+
+        Closed: always. Otherwise only one at a time, after the cooldown: then it moves to half-open
+        and returns ``TRIAL``, which the caller must report.
+        """
         if self.state is _CLOSED:
             return _PASS
         if self._trial_out:
@@ -238,10 +254,11 @@ class Breaker:
         failure: CountedFailure | None = None,
         crowd: bool = False,
     ) -> BreakerChange | None:
-        """Count how an attempt ended; return the change if that moved the breaker.
+        """Count how an attempt ended; return the state change that this caused, else ``None``.
 
-        ``strong`` marks a failure that needs no second opinion: a refused connection. ``failure``
-        says whose it was, ``crowd`` that three tenants or more are active.
+        Successes and failures count only while closed, other outcomes never; while open only the
+        trial matters. ``strong``: a refused connection, which opens it at once. ``failure`` says
+        whose it was, ``crowd`` that three tenants or more are active.
         """
         if not self._counting:
             return None
@@ -263,9 +280,10 @@ class Breaker:
     def confirm(
         self, failure: CountedFailure, now: int, *, crowd: bool = False
     ) -> BreakerChange | None:
-        """Give a failure its full weight: another replica answered the same request.
+        """Give a failure its full weight, because another replica answered the same request.
 
-        One that was not counted so far is counted now.
+        One that was not counted so far is counted now. Returns the change if this opens the
+        breaker; does nothing unless it is closed.
         """
         if not self._counting or self.state is not _CLOSED:
             return None
@@ -275,9 +293,10 @@ class Breaker:
         return self._judge(now, crowd=crowd)
 
     def withdraw(self, failure: CountedFailure, now: int) -> BreakerChange | None:
-        """Take back a failure that was the request's own, and the opening that it caused.
+        """Take back a failure that was the request's own; an opening that it was part of is undone.
 
-        Return the change if the breaker closes by that. A trial that failed so is repeated.
+        Returns the change if the breaker closes by that, else ``None``; after a failed trial it
+        stays open, but the next trial is due at once.
         """
         if failure in self._failures:
             self._failures.remove(failure)
@@ -386,7 +405,10 @@ class Breaker:
         return BreakerError(f"{signal} while {self.state}: {problem}; history:\n{past}")
 
     def hasten(self, now: int) -> None:
-        """Allow the trial at once, because control saw that the replica is well again."""
+        """End the cooldown of a breaker that is not closed, so that its trial is due at once.
+
+        It stays open until that trial succeeds; called when control finds the replica ready again.
+        """
         if self.state is not _CLOSED:
             self.opens_until = min(self.opens_until, now)
 

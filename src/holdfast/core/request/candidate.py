@@ -22,9 +22,10 @@ OTHER_FINISH: Final = "other"  # all further ones
 
 
 class Candidate:
-    """One (replica, model) that routing may choose, with its load here and its statistics.
+    """One (replica, model) that routing may choose: weight, load from here, limit, breaker.
 
-    Mutable and slotted: the hot path reads it on every choice.
+    Also counts outcomes and samples for control until ``take_tally`` returns them. Mutable; one per
+    pool of a gateway.
     """
 
     __slots__ = (
@@ -123,7 +124,10 @@ class Candidate:
             self.limit = min(self.slots, gradient.limit)
 
     def update(self, replica: Replica) -> None:
-        """Replace what is declared of the replica; running attempts are not affected."""
+        """Replace what is declared of the replica: zone, revision, slots, and the limit from these.
+
+        Weight, load, breaker and running attempts are left as they are.
+        """
         self.replica = replica
         self.zone = replica.zone
         self.revision = replica.revision
@@ -133,7 +137,11 @@ class Candidate:
             self.limit = min(self.slots, self.gradient.limit)
 
     def take_report(self, tokens: int | None, waiting: int | None, kv_used: float | None) -> None:
-        """Store the load that the engine reported; it includes all requests sent before."""
+        """Store the load that the engine reported; ``None`` = it did not say.
+
+        A report of tokens includes all requests sent before it, so the tokens credited from here
+        are reset to 0.
+        """
         self.reported_tokens = tokens
         self.waiting = waiting
         self.kv_used = kv_used
@@ -142,7 +150,10 @@ class Candidate:
             self.reports += 1
 
     def answered(self, tokens: int, finish: str, measured: Measured | None) -> None:
-        """Record the length, finish reason and statistic of a complete answer. Hot."""
+        """Keep length, finish reason and statistics of a complete answer for the next tally.
+
+        Bounded samples; does not count a success.
+        """
         if tokens and len(self.lengths) < SAMPLES_MAX:
             self.lengths.append(tokens)
         if finish:
@@ -176,7 +187,10 @@ class Candidate:
             kept.append(value)
 
     def failed(self, kind: Kind | None, *, fast: bool) -> None:
-        """Record a failed attempt that counts against the replica."""
+        """Count a failed attempt for the next tally to control, by kind.
+
+        ``fast``: it failed sooner than any real answer. Does not touch the breaker.
+        """
         self.failures += 1
         self.fast += fast
         if kind is not None:
@@ -185,7 +199,10 @@ class Candidate:
             self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def take_tally(self, model: str) -> Tally | None:
-        """Return what was counted since the last call and reset it; ``None`` without traffic."""
+        """Return what was counted since the last call and reset it; ``None`` without traffic.
+
+        The number in flight is told but not reset; that it fell to 0 is told once.
+        """
         ended = self.successes + self.failures + self.backpressure
         # Where only cancellations emptied it, that it is empty is said once more.
         if not (ended or self.withdrawn or self.inflight or self.told_inflight):
@@ -222,7 +239,7 @@ class Candidate:
         return told
 
     def has_room(self) -> bool:
-        """Whether another attempt fits under the concurrency limit."""
+        """Whether fewer attempts of this gateway run there than its concurrency limit."""
         return self.inflight < self.limit
 
     def __repr__(self) -> str:

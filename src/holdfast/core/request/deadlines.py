@@ -49,7 +49,10 @@ _USUAL_FACTOR: Final = 2  # of the median answer in one piece: its own length ex
 
 @dataclass(slots=True, frozen=True)
 class DeadlineConfig:
-    """How long requests of one pool may wait, and how these deadlines are learned."""
+    """How long requests of one pool may wait, and how these deadlines are learned.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     first_token_s: float = 60.0  # until learned: above a cold long prompt on a busy engine
     first_token_samples_min: int = 100  # per class of prompt length; fewer say nothing of a tail
@@ -126,7 +129,10 @@ class DeadlineConfig:
 
 @dataclass(slots=True, frozen=True)
 class TimeoutVerdict:
-    """What a deadline that fired means: whether it counts against the replica, whether to retry."""
+    """What a deadline that fired means: whether it counts against the replica, whether to retry.
+
+    With both false nobody is to blame yet: the attempt goes on waiting.
+    """
 
     counts: bool  # against the replica
     retry: bool  # another replica may do better
@@ -159,7 +165,11 @@ class _Recent:
 
 
 class Deadlines:
-    """The learned deadlines of one pool: gives attempts their waits and learns from results."""
+    """The learned deadlines of one model's pool, in ns: first token by prompt length, and gaps.
+
+    It starts with the configured wide waits and learns from ``observe_first_token``,
+    ``observe_gaps`` and ``fired``; it sets no timers.
+    """
 
     __slots__ = (
         "_admitted",
@@ -233,14 +243,18 @@ class Deadlines:
         self.scale = 1.0  # by which waits are longer than they were learned
 
     def expect_canary(self, canary_s: float | None) -> None:
-        """Take over how long the slowest replica's canaries usually take; ``None``: unknown."""
+        """Store how long the slowest replica's canaries usually take (seconds); ``None``: unknown.
+
+        Bounds the waits while too few requests were seen to learn from.
+        """
         self._canary = 0 if canary_s is None else nanos(canary_s)
 
     def wait(self, request: Request, waiting: int | None, ahead: int, now: int) -> int:
-        """How long an attempt of this request may take to its first token; asked once per attempt.
+        """How long (ns) a new attempt of this request may take to its first token.
 
-        ``waiting`` is the chosen engine's own queue, and ``ahead`` are the attempts that this
-        gateway has there already.
+        Before enough was learned it may be shortened by canaries and the first few samples.
+        ``waiting`` is the engine's own queue (``None``: unknown), ``ahead`` the attempts this
+        gateway has there already. Asked once per attempt: it counts ``waiting``.
         """
         learned = self._classes[bisect_left(self._bounds, request.size)]
         deadline = self._first_token(learned, waiting, now)
@@ -268,14 +282,20 @@ class Deadlines:
         return max(base, self._early_floor) + request.prompt_tokens * _STOOD_PER_TOKEN
 
     def doubt_after(self, request: Request) -> int:
-        """After which wait for a first token a replica is in doubt, so that control asks it."""
+        """How long (ns) a first token of this request may take before its replica is in doubt.
+
+        Then control is asked to send a canary; the attempt itself goes on.
+        """
         learned = self._classes[bisect_left(self._bounds, request.size)]
         if learned.settled:
             return max(learned.norm, self._doubt_floor)
         return self._doubt_wait + request.prompt_tokens * _DOUBT_PER_TOKEN
 
     def first_look(self, request: Request) -> int:
-        """After which wait for a first token it is late: beyond what is normal, or in doubt."""
+        """How long (ns) after its start an attempt without a first token is first looked at.
+
+        It is the norm for its length once learned, else no later than ``doubt_after``.
+        """
         learned = self._classes[bisect_left(self._bounds, request.size)]
         if learned.settled:
             return learned.norm
@@ -283,10 +303,10 @@ class Deadlines:
         return learned.norm if learned.norm < doubt else doubt
 
     def first_token(self, prompt_tokens: int, waiting: int | None, now: int) -> int:
-        """The learned or wide wait for a first token; to be asked once per attempt.
+        """The wait (ns) for a first token: learned, or wide until learned; asked once per attempt.
 
-        ``waiting`` is the chosen engine's own queue. What attempts found there is remembered: only
-        a queue longer than those the samples were learned under asks for more time.
+        ``waiting`` is the chosen engine's own queue, which is remembered: only a queue longer than
+        usual asks for more time. Unlike ``wait`` it uses neither canaries nor few samples.
         """
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         return self._first_token(learned, waiting, now)
@@ -305,29 +325,38 @@ class Deadlines:
         return deadline
 
     def between_tokens(self, now: int) -> int:
-        """How long a stream may pause between two tokens."""
+        """How long (ns) a stream may pause between two tokens: learned, or wide until learned."""
         gaps = self._gaps
         if now >= gaps.refresh_at:
             gaps.refresh(now, self._rise.settle(now))
         return gaps.deadline
 
     def first_token_typical(self, prompt_tokens: int) -> int | None:
-        """The median first token of this class; ``None`` until a few were seen."""
+        """The median first token (ns) for this prompt length; ``None`` below 20 samples."""
         return self._classes[bisect_left(self._bounds, prompt_tokens)].median
 
     def first_token_norm(self, prompt_tokens: int) -> int:
-        """The longest first token that counts as normal for this prompt length."""
+        """The longest first token (ns) that counts as normal for this prompt length.
+
+        Until learned it is the limit of the whole request.
+        """
         return self._classes[bisect_left(self._bounds, prompt_tokens)].norm
 
     def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
-        """A quantile of this class's first tokens; ``None`` below ``samples_min`` samples."""
+        """A quantile of first tokens (ns) for this prompt length.
+
+        ``None`` below ``samples_min`` samples.
+        """
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         return learned.quantile(q, samples_min)
 
     def observe_first_token(
         self, replica_id: str, prompt_tokens: int, elapsed: int, now: int
     ) -> int | None:
-        """Learn from a first token; return the median for its prompt length before it."""
+        """Learn from a first token after ``elapsed`` ns; also notes that the replica delivers.
+
+        Returns the median for its prompt length as before this sample, ``None`` below 20 samples.
+        """
         replica = self._replicas.get(replica_id) or self._admit(replica_id)
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         if self._stuck:
@@ -359,13 +388,11 @@ class Deadlines:
     def fired(
         self, replica_id: str, peers: int, now: int, busy: int = 0, started: int | None = None
     ) -> TimeoutVerdict:
-        """Judge a deadline that fired: blame the replica, the whole pool, or nobody yet.
+        """Judge an attempt's deadline that fired: blame the replica, the whole pool, or nobody yet.
 
-        A replica is firing if it fired within the window and delivered nothing in normal time
-        since. Of deliveries only those of the last second (the shortest possible deadline) are
-        evidence: they came while the attempt that fired was waiting. ``busy`` is how many of the
-        peers have attempts under way: only their silence can mean anything. ``started`` is when
-        the attempt began.
+        If many replicas of the pool fired lately, deadlines double and the verdict allows no retry.
+        ``peers`` is the number of other replicas, ``busy`` how many of them have attempts under
+        way, ``started`` when the attempt began. Aborts nothing itself.
         """
         replica = self._replicas.get(replica_id) or self._admit(replica_id)
         self.firings += 1
@@ -428,7 +455,7 @@ class Deadlines:
         return TimeoutVerdict(False, False, f"{why}: nobody can be blamed yet")
 
     def fleet_slow(self, now: int) -> bool:
-        """Whether the last firings were judged to be the slowness of the whole pool."""
+        """Whether a firing within the window was judged the whole pool's slowness or silence."""
         return now < self._slow_until
 
     def _admit(self, replica_id: str) -> _Recent:
@@ -468,11 +495,10 @@ class Deadlines:
 
 
 def stuck(waited: int, prompt_tokens: int, *, begun: bool, usual: int = 0) -> Kind | None:
-    """The kind of failure of an attempt that got no token for so long on a stalled replica.
+    """Which timeout an attempt has failed with after ``waited`` ns on a stalled replica.
 
-    Its own deadline may be minutes, until one is learned. What a long prompt keeps busy may be
-    found stalled, too, and that prompt must stay: it would do the same to the next replica.
-    ``usual``: how long an answer in one piece usually takes, where that is known.
+    ``None``: it stays. 5 s are enough once tokens came; before that 10 ms more per prompt token,
+    and at least twice ``usual``, the usual time of an answer in one piece (ns, 0 = unknown).
     """
     if begun:
         return Kind.BETWEEN_TOKENS_TIMEOUT if waited >= _STOOD else None

@@ -22,7 +22,11 @@ from holdfast.core.types import Priority, Request, nanos, require
 
 
 class Level(StrEnum):
-    """Whether the traffic of a ladder is moving down, moving up, or staying."""
+    """Whether the traffic of a ladder is moving down, moving up, or staying.
+
+    STEADY is the top: everybody gets the model asked for; DEGRADED stays part or all of the way
+    down.
+    """
 
     STEADY = "steady"  # everybody gets what was asked for
     DEGRADING = "degrading"
@@ -31,7 +35,7 @@ class Level(StrEnum):
 
 
 class LadderMove(StrEnum):
-    """One step along a ladder of models, or that no step came for a while."""
+    """A step along a ladder of models, or that none came for a while; changes its ``Level``."""
 
     DOWN = "down"
     BOTTOM = "bottom"  # the last step down: everybody is on the smallest model
@@ -60,7 +64,10 @@ TRANSITIONS: Final[dict[tuple[Level, LadderMove], Level]] = {
 
 @dataclass(slots=True, frozen=True)
 class DegradeConfig:
-    """The models of a ladder, best first, and the readings at which traffic moves along it."""
+    """The models of a ladder, best first, and the readings at which traffic moves along it.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     ladder: tuple[str, ...]  # model names, best first
     enter_saturation: float = 0.95  # share of capacity in use; beyond it queues grow without end
@@ -102,7 +109,10 @@ class DegradeConfig:
 
 @dataclass(slots=True, frozen=True)
 class DegradeChange:
-    """One step of a ladder: from now on ``share`` of the traffic is on ``model`` or below."""
+    """One change of a ladder's level: from now on ``share`` of the traffic is on ``model``.
+
+    The rest is on the model above it; at the top ``share`` is 0.
+    """
 
     at: int
     before: Level
@@ -113,14 +123,21 @@ class DegradeChange:
 
 
 class LadderError(Exception):
-    """Raised for a step that the ladder's level does not allow: a bug, told with its history."""
+    """Raised for a step that the ladder's level does not allow.
+
+    It is a bug; the message tells the ladder's history.
+    """
 
 
 _AS_ASKED: Final = "as asked"
 
 
 class Degrader:
-    """Decides which model of its ladder serves each request, from readings of load and errors."""
+    """Decides which model of its ladder serves each request, from readings of load and errors.
+
+    ``observe`` moves a share of the traffic one step down or up at a time; ``choose`` only reads.
+    One per ladder and gateway.
+    """
 
     __slots__ = (
         "_config",
@@ -181,7 +198,12 @@ class Degrader:
         return self._config.ladder[(self._depth - 1) // self._steps_per_rung]
 
     def choose(self, request: Request, now: int, *, degradable: bool = True) -> tuple[str, str]:
-        """The model that serves this request, and why; requests of one session stay together."""
+        """The model that serves this request, and why.
+
+        (its own model, "as asked") where it is not moved. Requests of one session get the same
+        place, others are drawn. Batch requests are not moved by default, and nobody is when the
+        last reading is too old.
+        """
         model = request.model
         if not self._depth or not degradable:
             return model, _AS_ASKED
@@ -206,10 +228,10 @@ class Degrader:
         *,
         upper_has_room: bool | None = None,
     ) -> DegradeChange | None:
-        """Take readings of ``watched``, smoothed over about a second; None is unknown.
+        """Take readings of ``watched``; return the step that the ladder takes now, else ``None``.
 
-        ``lower_has_room`` is about ``below``, ``upper_has_room`` about ``above``: False forbids a
-        step there, unknown does not.
+        ``None`` as a reading is unknown. ``lower_has_room`` is about ``below``, ``upper_has_room``
+        about ``above``: False forbids a step there, unknown does not. Called about once a second.
         """
         self._observed_at = now
         breach = self._breach(saturation, slo_attainment, error_share)

@@ -19,7 +19,10 @@ from holdfast.core.types import Decision, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class FailoverConfig:
-    """The home zone and region of a gateway, and which requests may leave them."""
+    """The home zone and region of a gateway, and which replicas elsewhere may get its requests.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     home_zone: str = ""  # empty: zones are alike
     home_region: str = ""  # empty: regions are alike, everything is one rung
@@ -71,7 +74,11 @@ _ROOM: Final = Decision(allowed=True, reason="the rung has room")
 
 
 class FailoverLadder:
-    """Sorts the candidates of one pool into rungs by distance and keeps out other revisions."""
+    """Sorts the candidates of one pool into rungs by distance and keeps out other revisions.
+
+    It pins one revision, declared or learned from the majority at home, and chooses no replica
+    itself.
+    """
 
     __slots__ = (
         "_declared",
@@ -104,11 +111,11 @@ class FailoverLadder:
     def rungs(
         self, candidates: Sequence[Candidate], members: Collection[Candidate] | None = None
     ) -> list[FailoverRung]:
-        """Sort the candidates into rungs, nearest first; called when membership changes.
+        """Sort the candidates into rungs, nearest first, and keep them for ``may_spill``.
 
-        ``members`` are all replicas of the pool, where ``candidates`` are only those that may be
-        chosen now: a revision is learned from who belongs, not from who happens to be well. Empty
-        rungs are left out. Indexes hold until the next call.
+        Candidates of another revision than the pinned one are left out, and so are empty rungs.
+        ``members`` are all replicas of the pool, well or not: the revision is learned from them.
+        Called when membership changes.
         """
         config = self.config
         everyone = candidates if members is None else members
@@ -125,7 +132,11 @@ class FailoverLadder:
         return self._rungs
 
     def may_spill(self, rung_index: int, utilisation_of_target: float | None, now: int) -> Decision:
-        """Whether requests may be sent to this rung, given how full it is."""
+        """Whether requests may go to this rung of the last ``rungs``; always for rungs at home.
+
+        A remote rung is closed at or above the configured utilisation, and then for
+        ``spill_hold_s``; unknown (``None``) utilisation does not close it.
+        """
         rung = self._rungs[rung_index]
         if not rung.remote:
             return _NEAR

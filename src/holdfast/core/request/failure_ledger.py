@@ -56,7 +56,10 @@ _FAILURE: Final = Outcome.FAILURE
 
 @dataclass(slots=True, frozen=True)
 class EvidenceConfig:
-    """How users' failures are weighed before they count against a replica."""
+    """How users' failures are weighed before they count against a replica.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     active_s: float = 30.0  # a tenant counts as active for so long after its last attempt
     own_s: float = 60.0  # so long a tenant's failures of a kind need a second opinion to count
@@ -84,7 +87,11 @@ class _Witnesses:
 
 
 class FailureLedger:
-    """The failures of one model's requests: charged, withdrawn, upheld, and told to control."""
+    """The failures of one model's requests here: charged to replicas, withdrawn, or upheld.
+
+    Breakers hear of a failure at once, control (by the candidates' tallies) only after a second
+    opinion or a wait.
+    """
 
     __slots__ = (
         "_active",
@@ -113,21 +120,27 @@ class FailureLedger:
         self._witnesses: dict[str, _Witnesses] = {}  # by replica
 
     def saw(self, tenant: str, now: int) -> None:
-        """Note that an attempt of this tenant ended."""
+        """Note that an attempt of this tenant ended now, so that it counts as active."""
         tenants = self.tenants
         if tenant not in tenants and len(tenants) >= _TENANTS_MAX:
             del tenants[next(iter(tenants))]  # whoever it is comes back with its next attempt
         tenants[tenant] = now
 
     def crowd(self, now: int) -> bool:
-        """Whether three tenants or more are active, so that failures weigh by tenants."""
+        """Whether three tenants or more had attempts that ended within ``active_s``.
+
+        Then failures weigh by how many tenants they failed.
+        """
         since = now - self._active
         if len(self.tenants) < WITNESSES:
             return False
         return sum(at >= since for at in self.tenants.values()) >= WITNESSES
 
     def is_own(self, tenant: str, kind: Kind, now: int) -> bool:
-        """Whether a tenant was lately shown to cause failures of this kind by its own requests."""
+        """Whether this tenant's failures of this kind were lately withdrawn more often than upheld.
+
+        Such failures are believed only where another replica answers the request.
+        """
         balance, at = self._own.get((tenant, kind), (0, 0))
         return balance > 0 and now - at < self._own_for
 
@@ -143,7 +156,7 @@ class FailureLedger:
             del self._own[next(iter(self._own))]
 
     def is_ill(self, candidate: Candidate, now: int) -> bool:
-        """Whether other replicas lately made good what this one failed, and more than once."""
+        """Whether others lately answered two requests or more that this replica failed."""
         before, _ = self._upheld.get(candidate.id, (0, 0))
         return bool(before) and now - before < self._witness
 
@@ -157,9 +170,10 @@ class FailureLedger:
         fast: bool,
         alone: bool = False,
     ) -> BreakerChange | None:
-        """Charge a failure to its replica; return the breaker's change.
+        """Charge a failure to its replica's breaker; return the breaker's change, else ``None``.
 
-        ``alone``: the pool has no other replica that could give a second opinion.
+        Proof such as a broken connection counts for control at once, other kinds after a second
+        opinion. ``alone``: the pool has no other replica to give one.
         """
         request, candidate = active.request, attempt.candidate
         proof = MEANINGS[kind].proof
@@ -194,7 +208,11 @@ class FailureLedger:
     def repeats(
         self, active: ActiveRequest, candidate: Candidate, kind: Kind, now: int
     ) -> list[ChargedFailure]:
-        """The failures of this request that another replica had before, in the same way."""
+        """The charged failures of this request at other replicas that were of the same kind.
+
+        Empty where the request cannot be the cause or one of the replicas is ill itself. A list
+        with entries means that the request is at fault; nothing is withdrawn here.
+        """
         if kind in _NOT_BY_REQUEST or not active.charges or self.is_ill(candidate, now):
             return []
         alike = [
@@ -211,7 +229,11 @@ class FailureLedger:
     def withdraw(
         self, charges: Iterable[ChargedFailure], now: int
     ) -> list[tuple[Candidate, BreakerChange]]:
-        """Lay failures to their request: no replica is charged with them any more."""
+        """Take failures back from their replicas: they were the request's own.
+
+        Also counts them against the tenant for this kind; returns (candidate, change) for each
+        breaker that closes by that.
+        """
         changes: list[tuple[Candidate, BreakerChange]] = []
         for charge in charges:
             self._balance(charge, 1, now)
@@ -226,7 +248,11 @@ class FailureLedger:
     def uphold(
         self, active: ActiveRequest, answered: Candidate, now: int
     ) -> list[tuple[Candidate, BreakerChange]]:
-        """Let the failures of a request count that another replica answers."""
+        """Let the failures of a request count in full, because another replica answers it.
+
+        Control and the breakers hear of them; returns (candidate, change) for each breaker that
+        opens by that.
+        """
         changes: list[tuple[Candidate, BreakerChange]] = []
         crowd = self.crowd(now)
         for charge in active.charges:
@@ -244,7 +270,10 @@ class FailureLedger:
         return changes
 
     def settle(self, now: int) -> None:
-        """Tell control of failures that get no second opinion any more. Call it every second."""
+        """Count for control the failures whose wait for a second opinion or request is over.
+
+        Call it every second; also forgets old witnesses. Breakers do not change.
+        """
         over = [
             charge
             for charge in self._charges

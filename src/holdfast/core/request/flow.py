@@ -69,7 +69,8 @@ _QUEUED: Final = RequestPhase.QUEUED.value
 class Flow:
     """All requests of one gateway: decides for each when it is sent, retried, hedged and answered.
 
-    ``handle`` is its only mutator.
+    It does no I/O: ``handle`` takes events and returns actions, and besides ``inherit`` is its only
+    mutator.
     """
 
     def __init__(self, config: FlowConfig, streams: Callable[[str], Random]) -> None:
@@ -113,16 +114,25 @@ class Flow:
 
     @property
     def lanes(self) -> Mapping[str, Lane]:
-        """The lane of each model; read only."""
+        """The lane of each known model, by model name; to be read only.
+
+        A model is known once it was configured or in a fleet view.
+        """
         return self._lanes
 
     @property
     def lives(self) -> Mapping[RequestId, ActiveRequest]:
-        """The requests under way by id; read only."""
+        """The requests under way in this gateway, by request id, queued ones included.
+
+        To be read only.
+        """
         return self._requests
 
     def ready_in_s(self, request_id: RequestId, now: int) -> float | None:
-        """When a queued request's model will have a replica; ``None``: unknown, or it has one."""
+        """Seconds until a queued request's model will have a ready replica, by control's estimate.
+
+        ``None``: the request is not queued, its model has a replica now, or the time is not known.
+        """
         active = self._requests.get(request_id)
         if active is None or active.phase is not RequestPhase.QUEUED:
             return None
@@ -131,7 +141,10 @@ class Flow:
         return None if outlook is None else outlook.ready_in_s
 
     def running(self) -> dict[str, int]:
-        """How many requests each tenant has under way, of those with a bound on them."""
+        """How many requests each tenant has under way here, by tenant.
+
+        Only tenants that have a bound on requests at once and at least one request are in it.
+        """
         return self._desk.running()
 
     def quota(self, tenant: str) -> Quota | None:
@@ -139,11 +152,19 @@ class Flow:
         return self._desk.quota(tenant)
 
     def inherit(self, earlier: "Flow") -> None:
-        """Take over the quotas of the flow before, so that a new config gives no new quota."""
+        """Take over an earlier flow's quotas where their config is equal, with what is left.
+
+        So a new config gives no new quota. Requests, lanes and breakers are not taken over.
+        """
         self._desk.inherit(earlier._desk)  # noqa: SLF001 - another of the same class
 
     def handle(self, event: FlowEvent, now: int) -> list[FlowAction]:
-        """Take one event and return the actions it causes, in order."""
+        """Take one event at time ``now`` (ns); return the actions for the driver, in order.
+
+        The event is of any request of this gateway, or a tick, fleet view, load report or lease.
+        Actions may concern other requests, too; events of requests or attempts that are over cause
+        none.
+        """
         # Those of every request go past the table: direct calls compile to direct calls.
         if isinstance(event, Arrived):
             return self._on_arrived(event, now)

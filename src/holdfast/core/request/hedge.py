@@ -29,7 +29,10 @@ _CAPPED: Final = Decision(False, "the cap on hedges is reached")
 
 @dataclass(slots=True, frozen=True)
 class HedgeConfig:
-    """When a second attempt may be made while the first still runs, and how many in all."""
+    """When a second attempt may be made while the first still runs, and how many in all.
+
+    Off by default. Checked when built: raises ``ConfigError``.
+    """
 
     enabled: bool = False  # costs capacity; the operator must want it
     quantile: float = 0.95  # of the first token; a hedge starts when it is later than this
@@ -53,7 +56,10 @@ class HedgeConfig:
 
 
 class Hedger:
-    """Decides when a late request gets a second attempt, within a cap and spare capacity."""
+    """Decides when a late request gets a second attempt, within a cap and spare capacity.
+
+    One for all requests of a gateway or guarded deployment; it starts no attempt itself.
+    """
 
     __slots__ = (
         "_config",
@@ -75,7 +81,10 @@ class Hedger:
         self._denied: dict[str, int] = {}  # per reason, of which there are five
 
     def on_request(self, now: int) -> None:
-        """Count a request: the cap on hedges is a share of these."""
+        """Count a request: the cap on hedges is a share of those in the last 10 s.
+
+        Does nothing while hedging is off.
+        """
         if self._enabled:
             self._requests.add(now)
 
@@ -122,7 +131,10 @@ class Hedger:
         return _ALLOWED
 
     def decide(self, now: int, utilisation: float | None, queued: int) -> Decision:
-        """Decide whether to hedge now, and count the hedge against the cap if so."""
+        """Decide whether to hedge now; an allowed hedge counts against the cap.
+
+        Returns a ``Decision`` with its reason; starts no attempt.
+        """
         decision = self.would_allow(now, utilisation, queued)
         if decision.allowed:
             self._hedges.add(now)

@@ -43,7 +43,10 @@ _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
 @dataclass(slots=True, frozen=True)
 class LaneConfig:
-    """How the requests of one model are queued, routed, limited and timed."""
+    """How the requests of one model are queued, routed, limited and timed.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     routing: str = "power_of_two"
     routing_options: Mapping[str, Any] = field(default_factory=dict)
@@ -62,9 +65,10 @@ class LaneConfig:
 
 
 class Lane:
-    """The pool, queue and deadlines of one model, and what is learned from its attempts.
+    """The pool, queue and deadlines of one model in one gateway, and what its attempts taught.
 
-    Only the flow changes it, except that ``take_served`` clears what it returns.
+    It keeps the books for the flow; it sends nothing and finishes no request. Only the flow changes
+    it, except that ``take_served`` clears what it returns.
     """
 
     __slots__ = (
@@ -129,7 +133,10 @@ class Lane:
         return Candidate(replica, breaker, PeakEwma(), gradient)
 
     def follow(self, views: Sequence[ReplicaView], now: int) -> None:
-        """Take over control's view of the replicas of this model."""
+        """Take over control's view of all replicas of this model: candidates and canary times.
+
+        Replicas not in ``views`` are removed from the pool.
+        """
         serves = any(view.share > 0 for view in views)
         if serves and not self._serves:
             self._woken_at = now
@@ -145,7 +152,11 @@ class Lane:
         return self.answers if request.whole else self.deadlines
 
     def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
-        """Start an attempt: claim a slot at the replica and set the deadline of its first token."""
+        """Start an attempt in the books: claim a slot, set when its first token is due.
+
+        If the breaker is not closed, claims its trial. Returns the ``Attempt``, added to the
+        request; sends nothing.
+        """
         trial = False
         if candidate.breaker.state is not _CLOSED:
             trial = candidate.breaker.allow(now) is TRIAL
@@ -172,7 +183,10 @@ class Lane:
         return attempt
 
     def bears_with(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
-        """Extend the wait of an attempt where the whole pool became slower since it began."""
+        """Whether an attempt whose first token is due is waited for longer: the pool became slower.
+
+        If so its ``first_due`` is moved.
+        """
         waits = self.waits(active.request)
         if waits.scale > attempt.scale:
             allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
@@ -183,7 +197,11 @@ class Lane:
     def first_content(
         self, active: ActiveRequest, attempt: Attempt, now: int
     ) -> BreakerChange | None:
-        """Learn from a first token: latency, limit, deadlines; a breaker's trial has passed."""
+        """Learn from a first token: replica's latency and limit, deadlines.
+
+        A breaker's trial has passed. Returns the breaker's change if that closed it, else ``None``.
+        Also called for an answer in one piece.
+        """
         attempt.first_at = now
         candidate = attempt.candidate
         request = active.request
@@ -222,9 +240,8 @@ class Lane:
     def overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> Report | None:
         """Raise the latency that routing sees for a replica whose first token is late.
 
-        Learning from arrivals alone, the pool would go on sending to a replica that has become ten
-        times slower for as long as its first late token takes. If it is very late, return the
-        report that makes control ask the replica's canary.
+        If it is very late, return the report that makes control ask the replica's canary, else
+        ``None``. Sets when to look again; the attempt goes on.
         """
         request = active.request
         waits = self.waits(request)
@@ -240,7 +257,10 @@ class Lane:
         return self.doubt(attempt.candidate, f"no first token after {elapsed / SECOND:.1f} s", now)
 
     def is_overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
-        """Whether an attempt waits for its first token for so long that its replica is in doubt."""
+        """Whether an attempt has waited so long for its first token that its replica is in doubt.
+
+        False once content came.
+        """
         waited = now - attempt.started
         return not attempt.first_at and waited >= self.waits(active.request).doubt_after(
             active.request
@@ -275,7 +295,11 @@ class Lane:
     def close(
         self, active: ActiveRequest, attempt: Attempt, outcome: Outcome, kind: Kind | None, now: int
     ) -> BreakerChange | None:
-        """End an attempt: free its slot and record its outcome; return the breaker's change."""
+        """End an attempt in the books: free its slot, count its outcome, tell the breaker.
+
+        Returns the breaker's change, else ``None``. Reports for control may be added to
+        ``reports``; the connection is the caller's.
+        """
         candidate = attempt.candidate
         candidate.inflight -= 1
         if attempt.prefill:
@@ -335,9 +359,9 @@ class Lane:
         return change
 
     def uphold(self, active: ActiveRequest, answered: Candidate, now: int) -> None:
-        """Let the failures of a request count against the replicas that had them.
+        """Let a request's earlier failures count in full: the replica ``answered`` answers it.
 
-        ``answered``: another replica, which answers it.
+        Breakers that open by that are added to ``reports``.
         """
         for accused, moved in self._ledger.uphold(active, answered, now):
             self._tell_moved(accused, moved, now)
@@ -348,40 +372,59 @@ class Lane:
         self.reports.append(Report(self.model, candidate.id, state, change.reason))
 
     def take_reports(self) -> list[Report]:
-        """Return and clear what control should hear at once."""
+        """Return the reports that control should get at once, and clear them."""
         reports, self.reports = self.reports, []
         return reports
 
     def saturation(self) -> float | None:
-        """The share of the pool's capacity in use; at least 1 while requests wait in the queue."""
+        """The share of the pool's capacity in use; at least 1 while requests wait in the queue.
+
+        ``None`` where no limit is known, or no replica may be chosen.
+        """
         used = self.pool.utilisation()
         if used is None:
             return None
         return max(1.0, used) if len(self.queue) else used
 
     def readings(self) -> tuple[float | None, float | None, float | None]:
-        """Saturation, share within the objective, and error share since the last call."""
+        """Saturation now, share of first tokens within the objective, and share of failed attempts.
+
+        The shares are since the last call, which resets them; ``None`` where unknown or nothing
+        happened.
+        """
         attained = 1.0 - self._first_late / self._first if self._first else None
         errors = self._failed / self._ended if self._ended else None
         self._first = self._first_late = self._ended = self._failed = 0
         return self.saturation(), attained, errors
 
     def first_token_p95(self, now: int) -> float | None:
-        """The p95 first token of streams in the last minute, in ns; ``None`` if too few."""
+        """The p95 (ns) of streams' first tokens since arrival, of the last minute.
+
+        ``None`` below 20.
+        """
         return self._recent.quantile(0.95, now, _RECENT_MIN)
 
     def take_served(self) -> tuple[int, int]:
-        """Attempts and tokens that the tallies counted since the last call."""
+        """Attempts (ended or running) and tokens that the tallies counted since the last call.
+
+        Resets both.
+        """
         served = self._active, self._tokens
         self._active = self._tokens = 0
         return served
 
     def settle(self, now: int) -> None:
-        """Count the failures that get no second opinion any more; call it before tallies."""
+        """Count for control the failures that wait for no second opinion any more.
+
+        Call before ``tallies``.
+        """
         self._ledger.settle(now)
 
     def tallies(self) -> list[Tally]:
-        """One tally for each replica with traffic since the last call."""
+        """One tally for each replica with traffic since the last call.
+
+        Reading resets the counts.
+        """
         told = []
         for candidate in self.pool.candidates.values():
             tally = candidate.take_tally(self.model)
@@ -433,7 +476,11 @@ class LaneTable:
         return lane
 
     def apply(self, view: FleetView, now: int) -> bool:
-        """Take over a fleet view; ``False`` if it is older than the one that holds."""
+        """Give all lanes their part of a fleet view; ``False`` if it is older than the one held.
+
+        Age is by (epoch, version); an equal view is applied again and counts as news of control.
+        New models get a lane; lanes are never removed.
+        """
         came = (view.epoch, view.version)
         if came < self.view:
             return False
@@ -454,13 +501,19 @@ class LaneTable:
             candidate.take_report(event.tokens, event.waiting, event.kv_used)
 
     def lease(self, trials: frozenset[tuple[str, str]] | None, now: int) -> None:
-        """Tell each lane which half-open trials this gateway may run."""
+        """Set which (model, replica id) half-open trials this gateway may run.
+
+        ``None`` allows all.
+        """
         for model, lane in self.by_model.items():
             mine = None if trials is None else frozenset(r for m, r in trials if m == model)
             lane.pool.lease(mine, now)
 
     def tallies(self, now: int) -> list[Tally]:
-        """The tallies of all lanes since the last call."""
+        """The tallies of all replicas with traffic since the last call, over all lanes.
+
+        Reading resets them.
+        """
         tallies: list[Tally] = []
         for lane in self.by_model.values():
             lane.settle(now)
@@ -477,7 +530,10 @@ class LaneTable:
         ]
 
     def doubt(self, now: int) -> list[Report]:
-        """When control is silent, let quarantines on suspicion decay to trials; report each."""
+        """If no fleet view came for too long, allow trials at replicas quarantined on suspicion.
+
+        Returns one report for each such replica, once per silence; empty while control is heard.
+        """
         if self._view_at is None or now - self._view_at <= self._stale:
             return []
         what = ReportCode.VIEW_STALE.value

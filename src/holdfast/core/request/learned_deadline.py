@@ -26,7 +26,7 @@ _ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are c
 
 
 class SampleGroup:
-    """The samples of one group of replicas, in two generations so that old ones expire."""
+    """Samples (ns) of one group of replicas, in an old and a young generation."""
 
     __slots__ = ("old", "old_below", "old_total", "young", "young_below", "young_total")
 
@@ -47,16 +47,16 @@ class SampleGroup:
         return self.young.count + self.young_below + self.old.count + self.old_below
 
     def mean(self) -> float:
-        """The mean of the samples; there must be one."""
+        """The mean of the samples of both generations; there must be one."""
         return (self.young_total + self.old_total) / self.count()
 
 
 class LearnedDeadline:
-    """A deadline that is wide at first, then a factor times a high quantile of the samples.
+    """A deadline (ns) that is wide at first, then a factor times a high quantile of the samples.
 
-    ``deadline`` and ``norm`` are cached durations: owners compare ``now`` with ``refresh_at`` and
-    call ``refresh`` when it has passed. Samples go straight into ``groups[i]`` and are announced
-    in ``fresh``; both are open because they are touched on every request.
+    ``deadline`` and ``norm`` are cached: owners compare ``now`` with ``refresh_at`` and call
+    ``refresh`` when it has passed. Samples go straight into ``groups[i]`` and are counted in
+    ``fresh``.
     """
 
     __slots__ = (
@@ -123,11 +123,11 @@ class LearnedDeadline:
         self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
 
     def is_learned(self) -> bool:
-        """Whether there are enough samples to use the learned deadline."""
+        """Whether the last merge had enough samples to use the learned deadline."""
         return self.heard.count >= self._samples_min
 
     def count(self) -> int:
-        """The number of samples; for the time before the deadline is learned."""
+        """The number of samples in all groups, also those not merged yet."""
         return sum(group.count() for group in self.groups)
 
     def has_samples(self) -> bool:
@@ -135,7 +135,11 @@ class LearnedDeadline:
         return self.fresh > 0 or self.heard.count > 0
 
     def refresh(self, now: int, rise: int) -> None:
-        """Compute the cached deadline anew from the samples; cheap unless many came."""
+        """Compute ``deadline`` and ``norm`` anew, times ``rise``, and expire old samples.
+
+        Samples are merged only when many are new, 10 s have passed or they suffice for the first
+        time.
+        """
         self.refresh_at = now + _REFRESH
         young = 0
         for group in self.groups:
@@ -158,7 +162,10 @@ class LearnedDeadline:
         self.deadline = min(base * rise, self._limit)
 
     def scaled(self, waiting: int, scale_max: float) -> int:
-        """The deadline for an engine whose queue is longer than when the samples were taken."""
+        """The deadline for an engine whose queue is ``waiting`` requests long, by the usual queue.
+
+        At most ``scale_max`` times as long, and never above the limit.
+        """
         scale = (1 + waiting) / (1 + self.waiting_typical)
         return min(int(self.deadline * min(scale, scale_max)), self._limit)
 
@@ -229,9 +236,10 @@ class DeadlineRise:
         return self.value
 
     def lift(self, now: int, pause: int, longest: int) -> bool:
-        """Double the factor, at most once per ``pause``; ``False`` if it is at its maximum.
+        """Double the factor, at most once per ``pause`` (ns).
 
-        ``longest`` is the longest deadline: calm means nothing before doubled ones could fire.
+        ``False`` only if it is at its maximum and a further doubling was due. ``longest`` is the
+        longest deadline: calm is counted only after twice that.
         """
         self.settle(now)
         self._calm_since = now + 2 * longest

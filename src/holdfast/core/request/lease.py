@@ -41,7 +41,10 @@ _EXACT: Final = 1e-9  # float rounding
 
 @dataclass(slots=True, frozen=True)
 class LeaseConfig:
-    """How fast shares move between gateways, and how long a gateway may hold a trial."""
+    """How fast shares move between gateways, and how long a gateway may hold a trial.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     round_s: float = 0.1  # between two looks; above any delay of a unix socket
     short_s: float = 0.5  # memory of demand: below it, chance moves the shares to and fro
@@ -98,10 +101,10 @@ class _Good:
 
 
 class Shares:
-    """Divides shared resources among the gateways by recent demand; the shares sum to at most 1.
+    """Divides shared resources (quotas, retries) among gateways by demand; shares sum to at most 1.
 
-    The set is fixed because places are: a gateway process that is replaced takes over the share
-    of its place, and finds at least the floor there. Goods are declared; others are ignored.
+    Runs in control. The set of gateway places is fixed: a process that is replaced takes over the
+    share of its place. Resources must be declared; others are ignored.
     """
 
     def __init__(self, config: LeaseConfig, gateways: Sequence[str], now: int) -> None:
@@ -116,26 +119,38 @@ class Shares:
         self._gone: dict[str, int] = dict.fromkeys(gateways, now)  # since when; none came yet
 
     def declare(self, goods: Iterable[str], now: int) -> None:
-        """Set the resources to share; resources that stay keep their shares."""
+        """Set the names of the resources to share.
+
+        New ones start with equal shares, those that stay keep theirs, others are dropped.
+        """
         self._goods = {
             name: self._goods.get(name) or _Good(self._gateways, now)
             for name in dict.fromkeys(goods)
         }
 
     def came(self, gateway: str) -> None:
-        """Note that a gateway process is connected in this place."""
+        """Note that a gateway process is connected in this place.
+
+        What its predecessor held is cleared.
+        """
         self._gone.pop(gateway, None)
         for good in self._goods.values():
             if gateway in good.held:
                 good.held[gateway] = 0.0  # what its predecessor held has ended with it
 
     def went(self, gateway: str, now: int) -> None:
-        """Note that the gateway of this place is disconnected."""
+        """Note that the gateway of this place is disconnected.
+
+        It keeps its share for ``hold_s`` and then falls to the floor.
+        """
         if gateway in self._gateways:
             self._gone.setdefault(gateway, now)
 
     def demanded(self, gateway: str, good: str, amount: float, now: int) -> None:
-        """Add what a gateway's clients asked for since its last message, refused or not."""
+        """Add to a gateway's recent demand for a resource what clients asked for, refused or not.
+
+        Shares move only at the next ``rebalance``; unknown names are ignored.
+        """
         known = self._goods.get(good)
         memory = None if known is None else known.memories.get(gateway)
         if memory is not None and amount > 0:
@@ -153,14 +168,21 @@ class Shares:
             known.held[gateway] = min(1.0, max(0.0, share))
 
     def rebalance(self, now: int) -> bool:
-        """Move the shares towards demand; called every ``round_s``; whether any share moved."""
+        """Move the shares towards demand; return whether any moved.
+
+        Called every ``round_s``; what one gateway loses is lent to others a round later, so that
+        shares never sum to more than 1.
+        """
         moved = False
         for good in self._goods.values():
             moved |= self._rebalance(good, now)
         return moved
 
     def of(self, gateway: str) -> dict[str, float]:
-        """The shares that a gateway holds now, by resource."""
+        """The shares (0 to 1) that a gateway holds now, by resource.
+
+        ``KeyError`` for an unknown gateway.
+        """
         return {name: good.lent[gateway] for name, good in self._goods.items()}
 
     def _rebalance(self, good: _Good, now: int) -> bool:
@@ -221,7 +243,10 @@ class _Trial:
 
 
 class Trials:
-    """Decides which one gateway may try a replica whose breakers are open."""
+    """Decides which one gateway may try a (model, replica) whose breakers are open.
+
+    Runs in control; gateways ask in turn and hold a lease for a limited time.
+    """
 
     def __init__(self, config: LeaseConfig) -> None:
         self._lease = nanos(config.trial_s)
@@ -233,7 +258,11 @@ class Trials:
     def told(
         self, gateway: str, wanted: Collection[TrialKey], running: Collection[TrialKey], now: int
     ) -> bool:
-        """Take in which trials a gateway wants and which it runs; whether a lease moved."""
+        """Take in which trials a gateway wants and which it runs; return whether a lease moved.
+
+        Trials it names no more are released; beyond ``wanting_max`` new ones are refused and
+        counted.
+        """
         moved = False
         for key, trial in list(self._trials.items()):
             if key not in wanted and key not in running:
@@ -254,13 +283,19 @@ class Trials:
         return moved
 
     def went(self, gateway: str, now: int) -> None:
-        """Remove a gateway that is gone from all waiting lists; a trial it holds runs out."""
+        """Remove a gateway that is gone from all waiting lists.
+
+        A lease that it holds is kept until it expires.
+        """
         for key, trial in list(self._trials.items()):
             if gateway != trial.holder:
                 self._leaves(key, trial, gateway, now)
 
     def expire(self, now: int) -> bool:
-        """Take back trials held for too long, every ``round_s``; whether a lease moved."""
+        """Pass on trials held past their time, if others wait; return whether a lease moved.
+
+        Called every ``round_s``.
+        """
         moved = False
         for trial in self._trials.values():
             if trial.holder and now >= trial.until and trial.waiting:

@@ -31,7 +31,8 @@ _LOOK_EVERY: Final = 50 * MILLISECOND  # while some wait; found and moved within
 class MoveQueue:
     """Requests caught at replicas that will not answer, the oldest first.
 
-    Bounded by the requests under way: each is in it once at most.
+    It only lists them; ``RequestMover`` starts the new attempts. Each request is in it once at
+    most.
     """
 
     __slots__ = ("_waiting", "look_at")
@@ -46,7 +47,10 @@ class MoveQueue:
     def mark(
         self, requests: Iterable[ActiveRequest], model: str, replica_id: str, halt: Halt, now: int
     ) -> None:
-        """Add the requests that are caught at a replica; ``requests`` are all under way."""
+        """Add those of ``requests`` that wait at this replica without any content, and why.
+
+        Requests that store something, were shown content or are of another model are left out.
+        """
         for active in requests:
             if active.model != model or active.request.stores or active.shown_tokens:
                 continue
@@ -57,7 +61,7 @@ class MoveQueue:
                     self.look_at = now
 
     def clear(self, model: str, replica_id: str) -> None:
-        """Remove the requests at a replica that is well again: they stay there."""
+        """Unmark the attempts at a replica that is well again: they stay there."""
         for active in list(self._waiting):
             if active.model == model:
                 for attempt in active.live:
@@ -65,7 +69,11 @@ class MoveQueue:
                         attempt.halt = None
 
     def due(self, now: int) -> list[tuple[ActiveRequest, Attempt]]:
-        """The attempts that should end now, the oldest request first. Forgets what is over."""
+        """The (request, attempt) pairs that may be moved now, the oldest request first.
+
+        Requests whose hedge runs at a replica that is well are left out; requests that are over or
+        got content are forgotten. Sets ``look_at``.
+        """
         due: list[tuple[ActiveRequest, Attempt]] = []
         for active in list(self._waiting):
             caught = [a for a in active.live if a.halt is not None and not a.first_at]
@@ -82,7 +90,11 @@ class MoveQueue:
 
 
 def kind_when_halted(active: ActiveRequest, attempt: Attempt, lane: Lane, now: int) -> Kind | None:
-    """How an attempt without content fails at its halted replica; ``None``: it stays for now."""
+    """The kind of failure with which an attempt without content leaves its halted replica.
+
+    ``None``: it stays for now, as its own prompt may explain the wait; only a stalled replica is
+    given that time.
+    """
     if attempt.halt is not Halt.STALLED:
         return Kind.DRAINED
     request = active.request

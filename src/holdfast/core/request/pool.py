@@ -30,7 +30,11 @@ _STALE_SHARE: Final = 0.1  # as a suspect's: all that is known of it is out of d
 
 
 class Pool:
-    """The candidates of one model in one gateway, sorted into those routing may choose from."""
+    """The candidates of one model in one gateway, sorted into those routing may choose from.
+
+    Sorting is done before a choice when something changed; at most half of the pool is kept out by
+    breakers that users' failures alone opened.
+    """
 
     __slots__ = (
         "_candidate",
@@ -82,7 +86,11 @@ class Pool:
         self._halts: list[Candidate] = []  # began or ended to be halted, not taken yet
 
     def apply(self, views: Iterable[ReplicaView], now: int) -> None:
-        """Take over control's view: update, add and remove candidates."""
+        """Take over control's view of the replicas: update, add and remove candidates.
+
+        A replica that becomes ready gets its breaker's trial at once; running attempts are not
+        touched.
+        """
         kept: dict[str, Candidate] = {}
         moved = self._stale  # a ramp of weights alone sorts nobody anew
         for view in views:
@@ -118,7 +126,7 @@ class Pool:
             self.changed(now)
 
     def take_halts(self) -> list[Candidate]:
-        """The candidates whose halt began, changed or ended since the last call."""
+        """Return, and forget, the candidates whose halt changed since the last call."""
         halts, self._halts = self._halts, []
         return halts
 
@@ -127,13 +135,16 @@ class Pool:
         self._recheck_at = now
 
     def lease(self, replica_ids: frozenset[str] | None, now: int) -> None:
-        """Set which half-open trials this gateway may run; ``None`` allows all."""
+        """Set at which replicas (ids) this gateway may run half-open trials.
+
+        ``None`` allows all.
+        """
         if replica_ids != self.leased:
             self.leased = replica_ids
             self.changed(now)
 
     def trials(self, now: int) -> tuple[list[str], list[str]]:
-        """The replicas whose trial this gateway wants, and those it is trying now."""
+        """Ids of replicas with a trial due, whether leased or not, and of those being tried now."""
         if now >= self._recheck_at:
             self._sort(now)
         wanted = [c.id for c in self._trials] + [c.id for c in self._untried]
@@ -143,8 +154,8 @@ class Pool:
     def doubt_view(self, now: int) -> list[str]:
         """Allow replicas quarantined on suspicion one trial at a time, because control is silent.
 
-        Done once per silence; firm quarantines stay, and the lease of trials is dropped. Return
-        the ids.
+        Returns their ids; empty when done already in this silence. Firm quarantines stay, and the
+        lease of trials is dropped.
         """
         if self._stale:
             return []
@@ -160,16 +171,16 @@ class Pool:
         return doubted
 
     def ready(self, now: int) -> bool:
-        """Whether there is any replica to choose, with or without room."""
+        """Whether any replica may be chosen now, with or without room for a request."""
         if now >= self._recheck_at:
             self._sort(now)
         return self.routable > 0
 
     def outlook(self, now: int) -> Outlook | None:
-        """When a pool without a ready replica will have one; ``None``: that is not known.
+        """When a pool without a serving replica will have one, and why it has none.
 
-        A pool without replicas may be scaled to zero, and a replica that leaves may have a
-        successor: of neither can be said that nobody is on the way.
+        ``None``: unknown. Unknown also for a pool without replicas, with one that serves, or with
+        one of unknown time.
         """
         states: dict[State, int] = {}
         first = _NEVER
@@ -208,7 +219,10 @@ class Pool:
         return tuple(name for name, one in self.candidates.items() if one.replica.host in hosts)
 
     def has_room(self, now: int) -> bool:
-        """Whether a replica that may be chosen could take one more request."""
+        """Whether a replica that may be chosen could take one more request.
+
+        Half-open trials count; remote replicas only where spilling is allowed.
+        """
         if now >= self._recheck_at:
             self._sort(now)
         for index, rung in enumerate(self._rungs):
@@ -220,7 +234,10 @@ class Pool:
         return any(candidate.has_room() for candidate in self._trials)
 
     def utilisation(self) -> float | None:
-        """Running attempts per slot of the routable replicas; ``None`` where no limit is known."""
+        """This gateway's running attempts per slot of the routable replicas; may exceed 1.
+
+        ``None`` where no limit is known or no replica is routable.
+        """
         if self.capacity <= 0 or self.capacity >= UNLIMITED:
             return None
         return self.inflight / self.capacity
@@ -228,9 +245,11 @@ class Pool:
     def choose(
         self, request: Request, tried: Collection[str], now: int, revision: str | None = None
     ) -> Choice | None:
-        """Choose the replica for one attempt, with the reason; ``None`` when none has room.
+        """Choose the replica for one attempt: (candidate, reason), or ``None`` when none has room.
 
-        ``revision`` binds a continuation to the revision that began the answer.
+        A due trial goes first, unless the request was tried before; then the nearest rung.
+        ``tried`` are replica ids to leave out; ``revision`` binds a continuation to the revision
+        that began the answer. Claims nothing.
         """
         if now >= self._recheck_at:
             self._sort(now)

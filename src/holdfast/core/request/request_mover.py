@@ -18,7 +18,10 @@ from holdfast.core.types import Halt
 
 
 class StartAttempt(Protocol):
-    """Starts an attempt of a request where routing says; ``None`` if no replica has room."""
+    """The interface of the flow's dispatch: starts an attempt where routing says.
+
+    Returns ``None`` if no replica has room.
+    """
 
     def __call__(
         self, active: ActiveRequest, lane: Lane, now: int, excluded: tuple[str, ...] = ()
@@ -43,7 +46,7 @@ class EndAttempt(Protocol):
 
 
 class RequestMover:
-    """Sends requests elsewhere that are caught at halted replicas, within the retry budget."""
+    """Moves requests that are caught at halted replicas to others, within the retry budget."""
 
     __slots__ = ("_call_back", "_close", "_dispatch", "_lanes", "_queue", "_requests", "_retry")
 
@@ -67,19 +70,27 @@ class RequestMover:
 
     @property
     def look_at(self) -> int:
-        """When to look for requests to move next; never while none is caught."""
+        """When (ns) to call ``move`` next; far in the future while no request is caught."""
         return self._queue.look_at
 
     def mark(self, model: str, replica_id: str, halt: Halt, now: int) -> None:
-        """Note the requests that are caught at a replica."""
+        """Note the requests without content that are caught at a replica.
+
+        ``move`` then moves them.
+        """
         self._queue.mark(self._requests.values(), model, replica_id, halt, now)
 
     def clear(self, model: str, replica_id: str) -> None:
-        """Leave the requests at a replica that is well again."""
+        """Unmark the requests at a replica that is well again: they stay there."""
         self._queue.clear(model, replica_id)
 
     def move(self, actions: list[FlowAction], now: int) -> None:
-        """Move requests that are caught, the oldest first, as far as the budget reaches."""
+        """Move caught requests, the oldest first, as far as the budget and room reach.
+
+        For each, adds the new ``Dispatch`` and the ``Abort`` of the old attempt to ``actions``.
+        Those that cannot move stay where they are, and are looked at again unless their moves are
+        used up.
+        """
         full: set[str] = set()  # models without a replica to move to
         for active, attempt in self._queue.due(now):
             if not self._retry.budget.would_allow(now):

@@ -30,7 +30,10 @@ _BUCKETS: Final = 20  # the budget is exact to a twentieth of its window, always
 
 @dataclass(slots=True, frozen=True)
 class RetryConfig:
-    """How often one request, and all requests together, may be tried again."""
+    """How often one request, and all requests together, may be tried again.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     attempts: int = 2  # in all: the second catches a bad replica, a third rarely finds a good one
     continuations: int = 2  # of one stream: two replicas may die under a long answer
@@ -92,11 +95,10 @@ _NO_BUDGET: Final = RetryDecision(False, 0, False, _OVER_BUDGET.reason)
 
 
 class RetryBudget:
-    """The budget of retries that all requests of a gateway share.
+    """The budget of retries that all requests of one gateway share.
 
-    At the moment of each grant, the grants of the last window are at most
-    the ratio of its requests plus the floor for its length. To hold that exactly in coarse buckets,
-    requests are counted over slightly less than the window and grants over slightly more.
+    The retries of the last window are at most a ratio of its requests plus a floor; ``on_request``
+    counts a request.
     """
 
     __slots__ = (
@@ -120,7 +122,10 @@ class RetryBudget:
         self._retries = RateWindow(seconds(bucket * (_BUCKETS + 1)), _BUCKETS + 1)
 
     def lease(self, share: float) -> None:
-        """Change this gateway's share of the budget's floor to ``share``."""
+        """Set this gateway's share (0 to 1) of the budget's floor.
+
+        The ratio of its own requests stays.
+        """
         self._floor = self._floor_whole * share
 
     def would_allow(self, now: int) -> bool:
@@ -131,7 +136,10 @@ class RetryBudget:
         return self._retries.total(now) + 1 <= earned
 
     def take(self, now: int) -> Decision:
-        """Spend one retry of the budget, if there is one."""
+        """Spend one retry of the budget if there is one.
+
+        The ``Decision`` is false where it is spent.
+        """
         if not self.would_allow(now):
             return _OVER_BUDGET
         self._retries.add(now)
@@ -139,7 +147,7 @@ class RetryBudget:
 
 
 class Retry:
-    """Decides whether and when a failed attempt is followed by another."""
+    """Decides whether and when a failed attempt is followed by another; starts none itself."""
 
     __slots__ = (
         "_attempts_max",
@@ -170,15 +178,19 @@ class Retry:
     ) -> RetryDecision:
         """Decide what follows an attempt that ended with ``kind`` before any content was shown.
 
-        ``attempts_made`` counts the attempts that cost, the failed one included: an attempt that
-        was granted free is left out of it. ``free_used`` says that there was such a one.
+        A retry that is allowed and not free is taken from the budget here. ``attempts_made`` counts
+        the attempts that cost, the failed one included; ``free_used`` says that the one free retry
+        was used.
         """
         return self._counted(self._decide(kind, attempts_made, free_used, deadline, now))
 
     def decide_continuation(
         self, *, continuations_made: int, deadline: int, now: int
     ) -> RetryDecision:
-        """Decide whether a stream that broke after its first content is continued elsewhere."""
+        """Decide whether a stream that broke after its first content is continued elsewhere.
+
+        If allowed, it is taken from the retry budget; it never waits.
+        """
         if continuations_made >= self._continuations_max:
             return self._counted(_NO_CONTINUATIONS)
         if now >= deadline:
@@ -186,10 +198,9 @@ class Retry:
         return self._counted(_CONTINUE if self.budget.take(now) else _NO_BUDGET)
 
     def may_move(self, moves_made: int, deadline: int, now: int) -> bool:
-        """Whether a request may be moved to another replica, if the budget allows; claims nothing.
+        """Whether a request may still be moved off a lost replica: by its moves and its deadline.
 
-        Moves have a cap of their own: that a replica was lost is not the request's doing, and one
-        that used up its attempts on two lost replicas would be given up for nothing.
+        Does not look at the budget and claims nothing; attempts used up do not matter.
         """
         return moves_made < self._moves_max and now < deadline
 

@@ -28,7 +28,10 @@ T = TypeVar("T", bound=TimerEntry)
 
 
 class TimerWheel(Generic[T]):
-    """Holds entries by the time slot they are due in; ``advance`` returns those that are due."""
+    """Holds entries by the time slot they are due in; ``advance`` returns those that are due.
+
+    It runs no timers of its own.
+    """
 
     __slots__ = ("_cursor", "_slots", "_tick")
 
@@ -38,7 +41,10 @@ class TimerWheel(Generic[T]):
         self._cursor = 0  # the last slot looked at
 
     def file(self, entry: T) -> None:
-        """Set the timer of an entry, so that it is returned within a tick after ``entry.due``."""
+        """Set an entry's timer, so that ``advance`` returns it within a tick after ``entry.due``.
+
+        One that is filed already is moved; an entry has one timer.
+        """
         slot = -(-entry.due // self._tick)
         if slot <= self._cursor:
             slot = self._cursor + 1
@@ -56,14 +62,17 @@ class TimerWheel(Generic[T]):
             entries[entry] = None
 
     def drop(self, entry: T) -> None:
-        """Remove the timer of an entry."""
+        """Remove the timer of an entry; no effect if it has none."""
         filed = entry.filed
         if filed:
             del self._slots[filed][entry]
             entry.filed = 0
 
     def advance(self, now: int) -> list[T]:
-        """Return the entries due at ``now``, in the order they were filed."""
+        """Remove and return the entries due at ``now`` (ns), in the order of their slots.
+
+        Entries whose ``due`` was moved later are filed again.
+        """
         target = now // self._tick
         cursor = self._cursor
         if target <= cursor:

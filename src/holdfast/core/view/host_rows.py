@@ -53,7 +53,7 @@ class RowOrigin:
 
 
 def size(value: float) -> str:
-    """Format bytes as gigabytes: ``1.2 GB``."""
+    """Format bytes as text in gigabytes: ``1.2 GB``."""
     return f"{value / GB:.1f} GB"
 
 

@@ -160,7 +160,11 @@ class ReadingDiff:
         return (placed.replica or self._routed.get(placed.endpoint, "") or placed.id)[:_NAME_CHARS]
 
     def take(self, reading: Reading, now: int, wall: float) -> list[Fact]:
-        """The facts that are new in a reading; ``now``: core time, ``wall``: seconds since 1970."""
+        """The facts that are new in a reading; parts that failed are not read as gone.
+
+        ``now``: core time (ns), ``wall``: seconds since 1970. What holds is told again every
+        minute.
+        """
         book = self._books.pop(reading.source, None) or _Book()
         self._books[reading.source] = book
         while len(self._books) > SOURCES_MAX:

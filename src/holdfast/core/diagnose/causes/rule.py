@@ -39,7 +39,7 @@ class Scope(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Proof:
-    """A set of signs that together prove a cause with a stated confidence."""
+    """Signs that together prove a cause with some confidence, if no ``without`` sign is there."""
 
     signs: frozenset[Sign]
     confidence: float  # that the cause is this one, 0 to 1, if nothing else is known
@@ -94,10 +94,10 @@ def _ends_row(rules: Rules, cause: Cause) -> bool:
 
 
 def closure(rules: Rules) -> dict[Cause, frozenset[Cause]]:
-    """The causes that each cause explains, directly or indirectly; refuses circular rules.
+    """For each cause, the causes it explains, directly or indirectly.
 
-    A cause that may be a mere symptom ends the row: a prefill that died explains why a decode got
-    no cache, not that the prefill itself would be slow.
+    Raises ``ConfigError`` for circular rules. A cause that may be a mere symptom explains nothing
+    further.
     """
     reach: dict[Cause, frozenset[Cause]] = {}
 

@@ -138,7 +138,10 @@ class _Book:
 
 
 class AttemptsDetector:
-    """Finds failing replicas in gateways' reports on users' requests."""
+    """Finds failing replicas in gateways' reports on users' requests.
+
+    Returns signs, acts on nothing.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded, Looked)
 
@@ -155,7 +158,10 @@ class AttemptsDetector:
     def take(
         self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded | Looked, now: int
     ) -> Sequence[Evidence]:
-        """Take one report on a replica's requests, a canary, an end or a tick; return new signs."""
+        """Take a report on a replica's requests, a canary, an end or a tick; return signs now due.
+
+        Signs that go on are repeated at a limited pace. A process end drops what was counted.
+        """
         if isinstance(fact, Looked):
             found: list[Evidence] = []
             for replica in tuple(self._open):

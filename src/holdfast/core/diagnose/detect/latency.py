@@ -129,7 +129,11 @@ class CanaryDriftDetector:
         self._pace = Pace()
 
     def take(self, fact: CanaryAnswered, now: int) -> Sequence[Evidence]:
-        """Take one canary result; only right answers on an idle engine count."""
+        """Take one canary result.
+
+        Return a sign if idle canaries became lastingly slower than before. Only right answers on an
+        idle engine count; the first half hour is learned as the baseline.
+        """
         latency = fact.latency_s
         if not fact.verdict.right or fact.running != 0 or latency is None:
             return NOTHING

@@ -357,7 +357,11 @@ class LeakDetector:
         self.refused = 0  # samples of a fifth device
 
     def take(self, fact: MemorySeen | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """Take one measurement of a replica's memory, or its process end; return leak signs."""
+        """Take one measurement of a replica's memory, or its process end.
+
+        Return a leak sign or none. A lasting leak is repeated at a limited pace; a process end
+        drops all measurements.
+        """
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
             return NOTHING

@@ -74,7 +74,7 @@ class _Book:
 
 
 class LogLineDetector:
-    """Maps log lines and GPU driver faults to signs."""
+    """Maps marked log lines and GPU driver faults to signs, some only if they repeat."""
 
     reads: ClassVar[tuple[type, ...]] = (LineSeen, GpuFault, ProcessEnded)
 

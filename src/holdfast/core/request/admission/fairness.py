@@ -39,14 +39,10 @@ class _Account:
 
 
 class TokenCounters:
-    """Counts the tokens that each tenant was served and finds who of those waiting got least.
+    """Counts the weighted tokens that each tenant was served; finds who of those waiting got least.
 
-    Bounded: with ``tenants_max`` tenants known, the least recently active one that is not waiting
-    is forgotten. If it returns it is new and is lifted like any other: it may lose a debt this way,
-    it can never gain credit.
-
-    The order of those waiting is a heap with lazy keys. Counters only rise, so an old key is a
-    lower bound: an entry that reaches the top with an old key goes back with the present one.
+    With ``tenants_max`` tenants known, the least recently active one that does not wait is
+    forgotten. A new or returning tenant starts at the level of the others: idleness is no credit.
     """
 
     __slots__ = (
@@ -79,7 +75,10 @@ class TokenCounters:
         self._sequence = 0  # breaks ties: who entered the heap first goes first
 
     def charge(self, tenant: str, tokens: float) -> None:
-        """Add tokens that were served to a tenant to its counter. Hot."""
+        """Add tokens served, divided by the tenant's weight, to its counter.
+
+        ``ValueError`` if negative.
+        """
         if tokens < 0:
             raise ValueError(f"cannot charge {tokens} tokens to {tenant!r}: counters only rise")
         account = self._recent
@@ -88,7 +87,10 @@ class TokenCounters:
         account.value += tokens * account.per_token
 
     def pass_by(self, tenant: str, tokens: float) -> None:
-        """Charge a tenant for a request that was dispatched without waiting. Hot."""
+        """Charge a tenant for a request that was dispatched without waiting.
+
+        Its counter is first lifted to the present level, so that idle time is no credit.
+        """
         account = self._recent
         if account is None or account.tenant != tenant:
             account = self._turn_to(tenant)
@@ -101,7 +103,10 @@ class TokenCounters:
         account.value += tokens * account.per_token
 
     def arrive(self, tenant: str) -> None:
-        """Note that a tenant has a request waiting; no effect if it had one already."""
+        """Note that a tenant has a request waiting, and lift its counter to the others' level.
+
+        No effect if it had one already.
+        """
         account = self._recent
         if account is None or account.tenant != tenant:
             account = self._turn_to(tenant)
@@ -128,7 +133,10 @@ class TokenCounters:
             self._floor = account.value
 
     def least(self) -> str:
-        """Return the waiting tenant with the smallest counter; at least one must be waiting."""
+        """Return the waiting tenant with the smallest counter; ``LookupError`` if none waits.
+
+        Nothing changes for the tenant.
+        """
         account = self._top()
         if account is None:
             raise LookupError("no tenant is waiting")
@@ -192,7 +200,7 @@ class TokenCounters:
 
 
 class QueueEntry:
-    """One waiting request with its token count and the times at which it expires."""
+    """One waiting request with its token count and the times (ns) at which it expires."""
 
     __slots__ = (
         "expires",
@@ -217,10 +225,7 @@ class QueueEntry:
 
 
 class TenantQueues:
-    """The waiting requests of one priority class: one queue per tenant, and the order of arrival.
-
-    Every operation is O(1), or O(log tenants) where the order between tenants is touched.
-    """
+    """The waiting requests of one priority class: a queue per tenant, and the order of arrival."""
 
     __slots__ = ("counters", "entries", "tenants", "tokens")
 
@@ -231,7 +236,10 @@ class TenantQueues:
         self.tokens = 0
 
     def add(self, entry: QueueEntry) -> None:
-        """Append a request to the queue of its tenant."""
+        """Append a request to its tenant's queue and count its tokens.
+
+        A tenant's first waiting request enters the tenant into the fair order. Checks no limit.
+        """
         request = entry.request
         queue = self.tenants.get(request.tenant)
         if queue is None:
@@ -241,7 +249,10 @@ class TenantQueues:
         self.tokens += entry.tokens
 
     def take(self, entry: QueueEntry) -> None:
-        """Remove a request from the queue of its tenant, wherever in it the request is."""
+        """Remove a request from wherever it is in its tenant's queue; it must be there.
+
+        A tenant's last one takes the tenant out of the fair order. Charges nothing.
+        """
         request = entry.request
         entry.queued = False
         self.tokens -= entry.tokens
@@ -253,11 +264,17 @@ class TenantQueues:
             self.counters.leave(request.tenant)
 
     def first(self) -> QueueEntry:
-        """Return the oldest request of the tenant that was served least; one must be waiting."""
+        """Return, and leave in place, the oldest request of the tenant that was served least.
+
+        One must be waiting.
+        """
         return next(iter(self.tenants[self.counters.least()].values()))
 
     def newest(self) -> QueueEntry:
-        """Return the request that arrived last, of all tenants; one must be waiting."""
+        """Return, and leave in place, the request that arrived last, of all tenants.
+
+        One must be waiting.
+        """
         return next(reversed(self.entries.values()))
 
 

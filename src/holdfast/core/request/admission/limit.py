@@ -31,7 +31,10 @@ _SLOW_START = 1.5  # growth per round until the latency first responds
 
 @dataclass(slots=True, frozen=True)
 class LimitConfig:
-    """Settings of the adaptive concurrency limit of one (replica, model)."""
+    """Settings of the adaptive concurrency limit of one (replica, model).
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     enabled: bool = True
     initial: int = 256  # requests, where no slots are declared: what a GPU engine batches at most
@@ -60,10 +63,10 @@ class LimitConfig:
 
 
 class GradientLimit:
-    """How many requests one (replica, model) may have at once; ``observe`` teaches it.
+    """An adaptive bound on the requests that one (replica, model) has at once.
 
-    ``ceiling`` is the number of slots the replica declares: the limit starts there and never
-    exceeds it. 0 is undeclared.
+    Read ``limit``; ``observe`` and ``on_backpressure`` move it. ``ceiling``, the declared slots, is
+    where it starts and its maximum; 0 is undeclared.
     """
 
     __slots__ = (
@@ -124,11 +127,11 @@ class GradientLimit:
     def observe(
         self, first_token_ns: int, inflight: int, now: int, expected_ns: float | None = None
     ) -> None:
-        """Take one time to first token, and what was in flight there. Hot.
+        """Take one time to first token and the number in flight.
 
-        ``expected_ns`` is the usual time for a prompt of this length in this pool: a 32,000-token
-        prompt is slower than a 100-token one on the best of days, only the ratio tells. It should
-        move slowly (hours), or an overload of the whole pool becomes the expected thing.
+        At the end of a round, move the limit. ``expected_ns`` is the usual time for such a prompt
+        in this pool: then only the ratio counts, and samples without it are ignored from then on.
+        Does nothing while disabled.
         """
         if not self._config.enabled:
             return

@@ -26,7 +26,10 @@ _SHARE_SCALE = 1_000_000  # batch_share is counted in whole millionths: exact on
 
 @dataclass(slots=True, frozen=True)
 class QueueConfig:
-    """Bounds and waiting times of one model's queue, and how tokens are weighed."""
+    """Bounds and waiting times of one model's queue, and how tokens are weighed.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     depth_max: int = 1_000  # requests; at 50/s this is 20 s of work, inside the interactive wait
     tokens_max: int = 8_000_000  # prompt + max_tokens; a flood of long prompts ends here first
@@ -69,13 +72,13 @@ class Offer:
 
 @dataclass(slots=True, frozen=True)
 class Outlook:
-    """When a model without a ready replica will have one, and why it has none."""
+    """In how many seconds a model without a ready replica will have one, and why it has none."""
 
     ready_in_s: float
     reason: str
 
     def later_than(self, limit: int, now: int) -> bool:
-        """Whether no replica will be ready at ``limit``."""
+        """Whether the first replica will be ready only after ``limit`` (ns)."""
         return now + nanos(self.ready_in_s) > limit
 
 
@@ -85,9 +88,8 @@ _ACCEPTED = Offer(None)
 class FairQueue:
     """The bounded queue of one model: interactive before batch, tenants in fair order, expiring.
 
-    ``counters`` belong to this queue alone and count interactive work; batch has counters of its
-    own with the same weights, so that a night of batch jobs costs a tenant nothing when its people
-    come in the morning.
+    It dispatches nothing and answers nobody: callers send the refusals. ``counters`` belong to this
+    queue alone and count interactive work; batch has counters of its own.
     """
 
     __slots__ = (
@@ -144,8 +146,9 @@ class FairQueue:
     ) -> Offer:
         """Queue a request, or refuse it; may drop overdue and batch requests to make room.
 
-        ``waited``: in earlier stays. ``service_rate``: requests per second, if known.
-        ``outlook``: when a replica will be ready, where none is and that is known.
+        Raises ``ValueError`` if its id is queued. ``ready``: the model has a replica. ``waited``:
+        ns in earlier stays. ``service_rate``: requests per second, if known. ``outlook``: when a
+        replica will be ready, where none is.
         """
         queues = self._classes[request.priority]
         if request.id in self.held:
@@ -176,9 +179,10 @@ class FairQueue:
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
     def pop(self, now: int) -> Request | None:
-        """Remove and return the next request in time, and charge its tenant for the prompt.
+        """Remove and return the next request, and charge its tenant for the prompt.
 
-        ``None`` if none waits. Call it only when a replica is ready: it ends waits for a first one.
+        ``None`` if none waits; requests whose wait is over are never returned. Call it only when a
+        replica is ready: it ends waits for a first one.
         """
         if self._expiries and self._expiries[0][0] <= now:
             self._retire(now)
@@ -209,7 +213,7 @@ class FairQueue:
         return [(entry.request, refusal) for entry in hopeless]
 
     def remove(self, request_id: int | str) -> bool:
-        """Remove a request whose client has gone; ``False`` if it is not queued."""
+        """Remove a queued request without charge or refusal; ``False`` if it is not queued."""
         entry = self.held.get(request_id)
         if entry is None:
             return False
@@ -217,19 +221,19 @@ class FairQueue:
         return True
 
     def charge_dispatch(self, request: Request) -> None:
-        """Charge a tenant for a request that was dispatched without waiting. Hot."""
+        """Charge a tenant's fair share for the prompt of a request dispatched without waiting."""
         cost = (request.prompt_tokens or 1) * self.config.input_weight
         self._classes[request.priority].counters.pass_by(request.tenant, cost)
 
     def charge_output(
         self, tenant: str, tokens: int, priority: Priority = Priority.INTERACTIVE
     ) -> None:
-        """Charge a tenant for the tokens of an answer, once they are known. Hot."""
+        """Charge a tenant's fair share for the tokens of an answer, once they are known."""
         self._classes[priority].counters.charge(tenant, tokens * self.config.output_weight)
 
     @property
     def waiting_interactive(self) -> int:
-        """How many requests of people wait here, without those of batches."""
+        """How many interactive requests wait here, without those of batches."""
         return len(self._interactive.entries)
 
     @property

@@ -33,7 +33,8 @@ _ROUNDING: Final = 1e-6  # tokens; forgives float rounding, so that waiting ``un
 class TokenBucket:
     """A token bucket: its level rises with time up to ``burst``; it starts full.
 
-    Amounts given back or debited carry no time: they are counted as of the last ``now`` seen.
+    It may hold a gateway's share of a tenant's quota only. Amounts given back or debited carry no
+    time: they count as of the last ``now`` seen.
     """
 
     __slots__ = ("_level", "_per_ns", "_rate_whole", "_seen", "burst", "burst_whole", "rate_per_s")
@@ -57,10 +58,10 @@ class TokenBucket:
         return True
 
     def lease(self, share: float) -> None:
-        """Change this gateway's share of the bucket to ``share`` of the tenant's whole quota.
+        """Set this gateway's share (0 to 1) of the tenant's whole rate and burst.
 
         A larger share fills faster and holds more, but brings nothing along; a smaller one keeps
-        what still fits. So a move between gateways never makes their levels add up to more.
+        what still fits.
         """
         self.rate_per_s = self._rate_whole * share
         self.burst = self.burst_whole * share
@@ -77,7 +78,10 @@ class TokenBucket:
         self._level -= amount
 
     def until(self, amount: float, now: int) -> int:
-        """Nanoseconds until ``take(amount)`` will succeed if nobody else takes; or ``NEVER``."""
+        """Nanoseconds until ``take(amount)`` succeeds if nobody else takes.
+
+        0 if now; ``NEVER`` if it is more than the burst.
+        """
         if amount > self.burst:
             return NEVER
         missing = amount - self.level(now)
@@ -89,10 +93,9 @@ class TokenBucket:
         return self._rate_whole * 60.0
 
     def wait_s(self, amount: float, now: int) -> float:
-        """Seconds after which ``amount`` may be available, for Retry-After.
+        """Seconds until ``amount`` may be available, for Retry-After.
 
-        More than this gateway's share can hold: the share grows with demand, so that a short wait
-        helps.
+        1 s where it is more than this gateway's share can hold, as the share grows with demand.
         """
         wait = self.until(amount, now)
         return seconds(wait) if wait < NEVER else _LEASE_MOVES_S
@@ -108,7 +111,10 @@ class TokenBucket:
 
 @dataclass(slots=True, frozen=True)
 class QuotaConfig:
-    """The limits of one tenant; ``None`` means unlimited."""
+    """The limits of one tenant over all gateways; ``None`` means unlimited.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     requests_per_minute: float | None = None  # who has no contract is held by fairness alone
     tokens_per_minute: float | None = None  # prompt + answer
@@ -144,7 +150,7 @@ class QuotaConfig:
 
 
 class Reservation:
-    """What one request holds of its tenant's quota, until it is settled or released."""
+    """The tokens that one request holds of its tenant's quota, until it is settled or released."""
 
     __slots__ = ("settled", "tokens")
 
@@ -173,9 +179,10 @@ class Quota:
     def reserve(
         self, prompt_tokens: int, max_tokens: int, now: int, choices: int = 1
     ) -> Reservation | Refusal:
-        """Reserve one request and the most tokens it may use, or return the refusal. Hot.
+        """Reserve one request and the most tokens it may use, or return the refusal.
 
-        Each of ``choices`` answers may be ``max_tokens`` long; the prompt is read once.
+        Each of ``choices`` answers may be ``max_tokens`` long (0: the configured default); the
+        prompt is read once. Counts the request as running; a refusal takes nothing.
         """
         if self._unlimited:
             return _UNLIMITED
@@ -202,7 +209,10 @@ class Quota:
         return Reservation(asked)
 
     def lease(self, share: float) -> None:
-        """Change this gateway's share of the tenant's quota."""
+        """Set this gateway's share (0 to 1) of the tenant's quota.
+
+        At least a thousandth of the rates and one request at once stay.
+        """
         least = max(share, _SHARE_MIN)
         for bucket in (self._requests, self._tokens):
             if bucket is not None:
@@ -213,7 +223,10 @@ class Quota:
             self._at_once = max(1, floor(self.config.requests_at_once * share + _ROUNDING))
 
     def settle(self, reservation: Reservation, used_tokens: int) -> None:
-        """End a reservation: give back the unused tokens, or debit those used beyond it."""
+        """End a reservation: give back the unused tokens, or debit those used beyond it.
+
+        The request counts as running no more. ``ValueError`` if it was settled before.
+        """
         if reservation is _UNLIMITED:
             return
         _close(reservation)
@@ -221,7 +234,7 @@ class Quota:
         self.correct(used_tokens - reservation.tokens)
 
     def correct(self, tokens: int) -> None:
-        """Debit tokens that were used beyond what was charged; below zero, give them back."""
+        """Debit tokens that were used beyond what was charged; a negative number is given back."""
         if self._tokens is not None:
             if tokens <= 0:
                 self._tokens.give_back(-tokens)
@@ -229,7 +242,10 @@ class Quota:
                 self._tokens.debit(tokens)
 
     def release(self, reservation: Reservation) -> None:
-        """End the reservation of a request that was never dispatched: all of it is given back."""
+        """End the reservation of a request that was never dispatched: all of it is given back.
+
+        Also the request itself. ``ValueError`` if it was settled before.
+        """
         if reservation is _UNLIMITED:
             return
         self.settle(reservation, 0)
@@ -237,7 +253,11 @@ class Quota:
             self._requests.give_back(1.0)
 
     def headers(self, now: int) -> dict[str, float]:
-        """Limit, remainder and seconds until full, for the rate-limit headers of an answer."""
+        """This gateway's limit, remainder and seconds until full, for rate-limit headers.
+
+        Keys are ``limit_``, ``remaining_`` and ``reset_…_s`` of ``requests`` and ``tokens``; only
+        those that are limited.
+        """
         numbers: dict[str, float] = {}
         for kind, bucket in (("requests", self._requests), ("tokens", self._tokens)):
             if bucket is not None:

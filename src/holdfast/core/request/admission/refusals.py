@@ -19,7 +19,10 @@ RETRY_AFTER_UNKNOWN_S: Final = 5.0  # no drain rate known: about the time a repl
 
 @dataclass(slots=True, frozen=True)
 class Refusal:
-    """A refusal of a request before any work; ``retry_after_s`` 0 means that no retry can help."""
+    """The answer to a request that is refused: status, code, seconds for Retry-After, reason.
+
+    ``retry_after_s`` 0 means that waiting does not help.
+    """
 
     status: int
     code: str
@@ -28,11 +31,10 @@ class Refusal:
 
 
 def retry_after_s(ahead: int, service_rate: float | None) -> float:
-    """Estimate when the requests now waiting will be done, within bounds.
+    """Seconds after which the ``ahead`` requests now waiting will be done, within 1 and 60.
 
-    The whole backlog is counted, not one place in it: everybody who is refused now gets the same
-    number, and they must not all come back for the first place that becomes free. Jitter is the
-    caller's.
+    5 where ``service_rate`` (requests per second) is unknown. The whole backlog is counted, not one
+    place in it; jitter is the caller's.
     """
     if service_rate is None or service_rate <= 0.0:
         return RETRY_AFTER_UNKNOWN_S
@@ -40,7 +42,7 @@ def retry_after_s(ahead: int, service_rate: float | None) -> float:
 
 
 def over_quota(what: str, limit_per_minute: float, wait_s: float) -> Refusal:
-    """The tenant's own bucket is empty for now; the wait is exact, not an estimate."""
+    """The refusal (429) for a tenant whose bucket of ``what`` is empty for ``wait_s`` seconds."""
     return Refusal(
         429,  # Too Many Requests: the limit is the client's own, our fleet may be idle
         "rate_limit_exceeded",
@@ -50,7 +52,7 @@ def over_quota(what: str, limit_per_minute: float, wait_s: float) -> Refusal:
 
 
 def too_many_at_once(limit: int) -> Refusal:
-    """The tenant has as many requests under way as it may have; when one ends is not known."""
+    """The refusal (429) for a tenant with as many requests under way as it may have."""
     return Refusal(
         429,  # Too Many Requests: the limit is the client's own, our fleet may be idle
         "concurrency_limit_exceeded",
@@ -60,7 +62,7 @@ def too_many_at_once(limit: int) -> Refusal:
 
 
 def beyond_quota(asked: int, burst: float) -> Refusal:
-    """More tokens in one request than the bucket can ever hold."""
+    """The refusal (400) for more tokens in one request than the tenant's bucket can ever hold."""
     return Refusal(
         400,  # Bad Request: no wait can help, and unlike 429 no SDK retries it by itself
         "request_exceeds_quota",
@@ -71,7 +73,7 @@ def beyond_quota(asked: int, burst: float) -> Refusal:
 
 
 def queue_full(what: str, ahead: int, service_rate: float | None) -> Refusal:
-    """No place to wait: one of the queue's bounds is reached; ``what`` names it."""
+    """The refusal (503) where a bound of the queue is reached; ``what`` names it."""
     return Refusal(
         503,  # Service Unavailable: our overload, not the tenant's; with Retry-After it is polite
         "queue_full",
@@ -81,7 +83,7 @@ def queue_full(what: str, ahead: int, service_rate: float | None) -> Refusal:
 
 
 def displaced(ahead: int, service_rate: float | None) -> Refusal:
-    """A batch request gave its place to an interactive one."""
+    """The refusal (503) for a queued batch request that gave its place to an interactive one."""
     return Refusal(
         503,  # Service Unavailable: it would have been served had we had more room
         "displaced",
@@ -91,7 +93,7 @@ def displaced(ahead: int, service_rate: float | None) -> Refusal:
 
 
 def wait_expired(wait_s: float, ahead: int, service_rate: float | None) -> Refusal:
-    """Waited as long as its class may wait."""
+    """The refusal (503) for a request that waited in the queue as long as its class may wait."""
     return Refusal(
         503,  # Service Unavailable: never sent to a replica, so it is safe to send again
         "queue_timeout",
@@ -101,7 +103,7 @@ def wait_expired(wait_s: float, ahead: int, service_rate: float | None) -> Refus
 
 
 def no_ready_replica(wait_s: float) -> Refusal:
-    """Nobody became ready in the time a request is held for that."""
+    """The refusal (503) for a request that waited ``wait_s`` while no replica became ready."""
     return Refusal(
         503,  # Service Unavailable: the model has no ready replica; one may be loading
         "no_ready_replica",
@@ -111,7 +113,7 @@ def no_ready_replica(wait_s: float) -> Refusal:
 
 
 def none_in_time(why: str, ready_in_s: float) -> Refusal:
-    """No replica can be ready within the time this request may wait, so it does not wait."""
+    """The refusal (503) for a request that does not wait: no replica can be ready in its time."""
     return Refusal(
         503,  # Service Unavailable: the same as after a wait that everybody knew to be in vain
         "no_ready_replica",
@@ -121,7 +123,7 @@ def none_in_time(why: str, ready_in_s: float) -> Refusal:
 
 
 def deadline_passed() -> Refusal:
-    """The request's own deadline passed before it was sent anywhere."""
+    """The refusal (504) for a request whose own deadline passed before it was sent to a replica."""
     return Refusal(
         504,  # Gateway Timeout: one deadline, one status, wherever in the request's life it passes
         "deadline_exceeded",

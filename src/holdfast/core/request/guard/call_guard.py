@@ -36,7 +36,10 @@ _NEVER: Final = -(1 << 62)
 
 @dataclass(slots=True, frozen=True)
 class GuardConfig:
-    """How long calls to a deployment may take, how many there may be, and the policies' configs."""
+    """How long calls to a deployment may take, how many there may be, and the policies' configs.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     deadline_s: float = 60.0  # a whole call, retries included, where its caller says nothing
     attempt_s: float = 30.0  # one attempt, at most; once learned, usually far less
@@ -60,7 +63,7 @@ class GuardConfig:
         require(slots >= 0, "guard.slots", f"is {slots}", fix)
 
     def deadlines(self, *, streamed: bool) -> DeadlineConfig:
-        """The learned deadlines' config: for streams, or for answers that come in one piece."""
+        """The resulting ``DeadlineConfig``: for streams, or for answers in one piece."""
         usual = DeadlineConfig()
         config = replace(
             usual,
@@ -76,7 +79,7 @@ class GuardConfig:
 
 @dataclass(slots=True, frozen=True)
 class GuardRefusal:
-    """A call that is not sent: by which kind of failure, why, and when to ask again."""
+    """A call or attempt that is not sent: kind of failure, why, seconds until to ask again."""
 
     kind: Kind
     reason: str
@@ -85,7 +88,10 @@ class GuardRefusal:
 
 @dataclass(slots=True, frozen=True)
 class NextStep:
-    """What follows an attempt that did not succeed: another after ``delay`` ns, or the end."""
+    """What follows an attempt without success: another after ``delay`` ns (``again``), or the end.
+
+    The end may also mean that another attempt of the call is still under way.
+    """
 
     again: bool
     delay: int
@@ -96,7 +102,7 @@ class NextStep:
 class GuardedAttempt:
     """One attempt of a guarded call: when it began, until when it may wait, whether it is a trial.
 
-    After a stream's first item ``due`` is the deadline of its next one.
+    Times are ns; after a stream's first item ``due`` is the deadline of its next one.
     """
 
     __slots__ = ("due", "gap_max", "gaps", "reported", "shown_at", "started", "trial")
@@ -112,7 +118,7 @@ class GuardedAttempt:
 
 
 class GuardedCall:
-    """One call: its deadline, its size, and how many attempts it has made."""
+    """One call to a guarded deployment: its deadline (ns), its size, and its attempts so far."""
 
     __slots__ = ("attempts_made", "deadline", "free_used", "hedged", "running", "size", "streamed")
 
@@ -129,8 +135,9 @@ class GuardedCall:
 class CallGuard:
     """Decides about all calls to one deployment: admission, waits, retries, hedges, the breaker.
 
-    Contract: each call that ``open`` returned is given to ``close`` once, and each attempt that
-    ``begin`` returned to exactly one of ``answered``, ``failed``, ``overdue`` and ``superseded``.
+    It sends nothing and runs no timers. Each call that ``open`` returned is given to ``close``
+    once, and each attempt of ``begin`` or ``hedge`` to exactly one of ``answered``, ``failed``,
+    ``overdue`` and ``superseded``.
     """
 
     def __init__(self, config: GuardConfig, rng: Random) -> None:
@@ -153,8 +160,9 @@ class CallGuard:
     ) -> GuardedCall | GuardRefusal:
         """Admit a call, or refuse it without touching the deployment.
 
-        ``deadline`` is the caller's own, in core time; ``size`` anything that grows with the work,
-        such as the prompt's tokens, so that long calls are not judged by short ones.
+        Refused: no time left, too many calls under way, or the breaker is open. ``deadline`` is the
+        caller's own (ns), cut to the configured one; ``size`` anything that grows with the work,
+        such as the prompt's tokens.
         """
         latest = now + nanos(self.config.deadline_s)
         deadline = latest if deadline is None else min(deadline, latest)
@@ -171,21 +179,27 @@ class CallGuard:
         return GuardedCall(deadline, size, streamed=streamed)
 
     def close(self, call: GuardedCall) -> None:
-        """End a call; its place is free for another."""
+        """End a call, so that its place is free; all its attempts must have ended (asserted)."""
         assert call.running == 0, "each of its attempts has ended"
         self.inflight -= 1
 
     # --- attempts --------------------------------------------------------------------------------
 
     def begin(self, call: GuardedCall, now: int) -> GuardedAttempt | GuardRefusal:
-        """Begin an attempt, the first or a retry, with its wait; or refuse: the breaker is open."""
+        """Begin an attempt, the first or a retry, with its deadline.
+
+        A refusal if the breaker is open. May claim the breaker's trial.
+        """
         decision = self.breaker.allow(now)
         if not decision:
             return self._circuit_open(now)
         return self._started(call, now, trial=decision is TRIAL)
 
     def hedge_at(self, call: GuardedCall, attempt: GuardedAttempt) -> int | None:
-        """When a second attempt may be asked for beside this one; None: never."""
+        """When (ns) a second attempt may be asked for beside this one.
+
+        None: hedging is off, nothing was learned yet, one was asked for already, or content came.
+        """
         if call.hedged or attempt.shown_at is not None:
             return None
         hedge = self.config.hedge
@@ -196,7 +210,11 @@ class CallGuard:
         return None if delay is None else attempt.started + delay
 
     def hedge(self, call: GuardedCall, now: int) -> GuardedAttempt | None:
-        """Begin a second attempt beside the first, if there is spare capacity; asked once."""
+        """Begin a second attempt beside the first.
+
+        None without spare capacity or if the breaker is open. Uses up the call's one hedge either
+        way.
+        """
         call.hedged = True
         if self.breaker.state is not BreakerState.CLOSED:
             return None  # a trial is one request, and this would be its double
@@ -207,7 +225,10 @@ class CallGuard:
         return self._started(call, now, trial=False)
 
     def item(self, call: GuardedCall, attempt: GuardedAttempt, now: int) -> None:
-        """Take note of an item of a stream: the first is its success, the others are its pace."""
+        """Note an item of a stream: the first is a success for the breaker, others teach the pace.
+
+        Moves ``attempt.due`` to the deadline of the next item.
+        """
         if attempt.shown_at is None:
             self._delivered(call, attempt, now)
         else:
@@ -217,7 +238,10 @@ class CallGuard:
         attempt.due = min(now + self._streams.between_tokens(now), call.deadline)
 
     def answered(self, call: GuardedCall, attempt: GuardedAttempt, now: int) -> None:
-        """Take note of an attempt's whole answer, or of the honest end of its stream."""
+        """Note an attempt's whole answer, or the regular end of its stream.
+
+        Counts a success and teaches the deadlines; the call itself stays open.
+        """
         call.running -= 1
         if attempt.shown_at is None:
             self._delivered(call, attempt, now)
@@ -225,13 +249,21 @@ class CallGuard:
         self._count(Outcome.SUCCESS)
 
     def failed(self, call: GuardedCall, attempt: GuardedAttempt, kind: Kind, now: int) -> NextStep:
-        """Take note of a failed attempt and decide what follows it."""
+        """Note a failed attempt, for breaker and counts, and decide what follows it.
+
+        A retry that is allowed is taken from the budget; the caller waits ``delay`` and calls
+        ``begin``.
+        """
         call.running -= 1
         self._report(attempt, MEANINGS[kind].outcome, now, strong=kind is Kind.REFUSED)
         return self._next(call, attempt, kind, now)
 
     def overdue(self, call: GuardedCall, attempt: GuardedAttempt, now: int) -> NextStep:
-        """Take note of an attempt that is given up because it is late, and decide what follows."""
+        """Note an attempt that is given up because it is late, and decide what follows.
+
+        It counts as a failure if others were answered lately, if it had its whole ``attempt_s`` or
+        if its stream had begun; otherwise deadlines rise instead.
+        """
         call.running -= 1
         begun = attempt.shown_at is not None
         if now >= call.deadline and now - attempt.started < self._attempt and not begun:
@@ -251,12 +283,15 @@ class CallGuard:
         return self._next(call, attempt, kind, now)
 
     def superseded(self, call: GuardedCall, attempt: GuardedAttempt, now: int) -> None:
-        """Take note of an attempt that nobody waits for: another was faster, or its caller left."""
+        """Note an attempt that nobody waits for: another was faster, or its caller left.
+
+        Counts neither for nor against the deployment.
+        """
         call.running -= 1
         self._report(attempt, Outcome.CANCELLED, now)
 
     def snapshot(self) -> dict[str, object]:
-        """The breaker's state, calls under way and counted outcomes, for people and metrics."""
+        """A dict of the breaker's state, the number of calls under way, and counts by outcome."""
         return {
             "breaker": self.breaker.state.value,
             "inflight": self.inflight,

@@ -39,7 +39,10 @@ _FINAL_REFUSALS: Final = frozenset({400, 404, 405, 413, 415, 422})  # the same r
 
 @dataclass(slots=True, frozen=True)
 class IdempotencyConfig:
-    """How long keys and answers are kept, how many, and how long anybody waits."""
+    """How long idempotency keys and answers are kept, how many, and how long anybody waits.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     answers: Literal["memory", "store"] = "memory"  # store: at rest, readable after a restart
     ttl_s: float = 86_400.0  # a day, as clients know it from payment services
@@ -77,7 +80,7 @@ class IdempotencyConfig:
 
 
 class KeyOutcome(StrEnum):
-    """What a change of a key came to, for the gateway that asked for it."""
+    """What a gateway is told about its change of an idempotency key."""
 
     EXECUTE = "execute"  # the key is yours: execute
     JOIN = "join"  # there is an answer, or there will be one
@@ -90,7 +93,7 @@ class KeyOutcome(StrEnum):
 
 
 class FollowStep(StrEnum):
-    """What a gateway does next that waits for an answer of another gateway."""
+    """What a gateway that waits for another gateway's answer does next."""
 
     WAIT = "wait"
     COMPLETE = "complete"  # all of the answer is here
@@ -102,7 +105,10 @@ class FollowStep(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class KeyRuling:
-    """A decision on one record: how it shall stand, and what the gateway is told."""
+    """A decision on one record, for a store to apply: the new record, and the outcome.
+
+    ``record`` None: there shall be none. ``changed`` False: nothing is to be written.
+    """
 
     outcome: KeyOutcome
     record: KeyRecord | None
@@ -115,7 +121,10 @@ Decide = Callable[[KeyRecord | None, KeyUsage], KeyRuling]
 
 @dataclass(slots=True, frozen=True)
 class KeyChange:
-    """A change of one record that a store shall make within a transaction."""
+    """A change of one key's record that a store makes in one transaction, by calling ``decide``.
+
+    ``decide`` gets the present record (or None) and the usage, and returns a ``KeyRuling``.
+    """
 
     name: KeyName
     decide: Decide
@@ -134,7 +143,7 @@ class KeyClaim:
 
 @dataclass(slots=True, frozen=True)
 class AnswerPieces:
-    """What is known of an answer, and pieces of it that are to be stored."""
+    """Status, header lines and pieces (bytes) of one execution's answer that are to be stored."""
 
     execution: str
     status: int
@@ -146,7 +155,7 @@ class AnswerPieces:
 
 @dataclass(slots=True, frozen=True)
 class AnswerEnd:
-    """How an execution ended."""
+    """How an execution ended: pieces, whether in good order, whether the gateway keeps all."""
 
     pieces: int  # of the whole answer
     whole: bool  # it ended as it should: no error event, no broken connection
@@ -154,12 +163,16 @@ class AnswerEnd:
 
 
 def is_final(status: int, *, whole: bool) -> bool:
-    """Whether an answer is the terminal one of its key."""
+    """Whether an answer is kept for its key: complete, and 2xx or a refusal that would repeat.
+
+    Such refusals are 400, 404, 405, 413, 415 and 422. After any other answer the next caller
+    executes again.
+    """
     return whole and (200 <= status < 300 or status in _FINAL_REFUSALS)
 
 
 class KeyPolicy:
-    """Makes the changes of records, by one config."""
+    """Decides each change of an idempotency key's record; pure: a store applies the rulings."""
 
     def __init__(self, config: IdempotencyConfig) -> None:
         self.config = config
@@ -167,7 +180,11 @@ class KeyPolicy:
     # --- callers ---------------------------------------------------------------------------------
 
     def claim(self, record: KeyRecord | None, usage: KeyUsage, claim: KeyClaim) -> KeyRuling:
-        """Give the key to this caller, or join it to the execution or the answer that there is."""
+        """Give the key to this caller, or join it to the execution or the answer that there is.
+
+        Outcomes: EXECUTE, JOIN, MISMATCH (another request under this key), GONE, UNKNOWN (lost) or
+        FULL.
+        """
         if record is None or record.expires_at <= claim.now:
             if record is not None and record.state is KeyState.EXECUTING:
                 return self._joined(record, claim)  # however old: only a dead owner ends it
@@ -211,7 +228,8 @@ class KeyPolicy:
     def take_over(self, record: KeyRecord | None, lost: str, claim: KeyClaim) -> KeyRuling:
         """Execute in place of a gateway that died while it executed ``lost``, where that is safe.
 
-        The record then belongs to the claim's execution, or is LOST.
+        EXECUTE: the record belongs to the claim's execution. UNKNOWN: it may not be repeated and is
+        now LOST. FENCED: the record has moved on.
         """
         if record is None or record.execution != lost or record.state is not KeyState.EXECUTING:
             return _ruled(record, record, KeyOutcome.FENCED)
@@ -233,9 +251,11 @@ class KeyPolicy:
         answer: AnswerPieces,
         now: float,
     ) -> KeyRuling:
-        """Store further pieces of an answer, if they are the next ones; the record tells which are.
+        """Store further pieces of an answer under way, if they are the next ones.
 
-        Pieces that find no room are not stored, and the answer is then not kept at all.
+        Others are ignored with DONE; the record's ``stored`` tells how many are there. Without room
+        nothing is stored, and the answer is then not kept at all. FENCED: the key is another
+        execution's, or lost.
         """
         if record is None or record.execution != answer.execution:
             return _ruled(record, record, KeyOutcome.FENCED)
@@ -284,10 +304,10 @@ class KeyPolicy:
         end: AnswerEnd,
         now: float,
     ) -> KeyRuling:
-        """Record how an execution ended, with the pieces of its answer that are to be stored.
+        """Record how an execution ended: FINISHED for a final answer, else FAILED.
 
-        Only after this was made may a caller see the end of a final answer. Made twice, since
-        nobody knew whether the first time had worked, it is the same.
+        Stores the given pieces if they are the next. Only after this may a caller see the end of a
+        final answer; made twice it is the same.
         """
         if record is None or record.execution != answer.execution:
             return _ruled(record, record, KeyOutcome.FENCED)
@@ -313,9 +333,9 @@ class KeyPolicy:
         return replace(self._with_pieces(ended, usage, answer, now), changed=True)
 
     def release(self, record: KeyRecord | None, execution: str, now: float) -> KeyRuling:
-        """Give a key up whose execution was broken off: the next caller executes.
+        """Give up a key whose execution was broken off: without record, the next caller executes.
 
-        Where it may not be repeated, the key is LOST.
+        Where it may not be repeated, the key becomes LOST instead.
         """
         if record is None or record.execution != execution:
             return _ruled(record, record, KeyOutcome.FENCED)
@@ -328,7 +348,11 @@ class KeyPolicy:
         return _ruled(record, after, KeyOutcome.DONE)
 
     def forget_answer(self, record: KeyRecord | None, execution: str) -> KeyRuling:
-        """Note that the gateway does not hold the answer any more."""
+        """Note that the gateway does not hold an ended answer any more.
+
+        If the store does not have all of it either, the record says that it cannot be had again
+        (``unkept``); the key itself stays.
+        """
         ended = {KeyState.FINISHED, KeyState.FAILED}
         if record is None or record.execution != execution or record.state not in ended:
             return _ruled(record, record, KeyOutcome.FENCED)
@@ -340,9 +364,9 @@ class KeyPolicy:
     # --- time ------------------------------------------------------------------------------------
 
     def expire(self, record: KeyRecord | None, now: float) -> KeyRuling:
-        """Drop a record that expired, or the pieces of an answer that was handed over.
+        """Drop a record that expired, or an answer's stored pieces when their time is over.
 
-        An execution under way keeps its pieces: somebody may be reading them.
+        Otherwise the ruling changes nothing. An execution under way keeps its pieces.
         """
         if record is None:
             return _ruled(None, None, KeyOutcome.DONE)
@@ -360,9 +384,9 @@ class KeyPolicy:
     def follow(
         self, record: KeyRecord | None, execution: str, here: int, *, dead: bool
     ) -> FollowStep:
-        """Return what to do about an answer of another gateway, of which ``here`` pieces are here.
+        """What a gateway does next that waits for another's answer; ``here`` pieces arrived.
 
-        ``dead``: the gateway that owns the record does not beat any more.
+        ``dead``: the gateway that owns the record beats no more. Changes nothing.
         """
         if record is None or record.execution != execution:
             return FollowStep.MOVED
@@ -378,7 +402,7 @@ class KeyPolicy:
 
 
 def due_at(record: KeyRecord) -> float:
-    """Return when ``expire`` has to look at a record next."""
+    """When (seconds since the epoch) ``expire`` has to look at a record next."""
     return min(record.expires_at, record.stored_until) if record.stored else record.expires_at
 
 

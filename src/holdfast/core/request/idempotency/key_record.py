@@ -49,7 +49,10 @@ class KeyName:
 
 @dataclass(slots=True, frozen=True)
 class KeyRecord:
-    """One key: which request it stands for, who executes it, and how that ended."""
+    """The state of one idempotency key: which request it is for, who executes it, how that ended.
+
+    The answer's pieces lie beside it in the store.
+    """
 
     state: KeyState
     fingerprint: str  # a keyed digest of the request; another one under the same key is refused
@@ -75,7 +78,7 @@ class KeyRecord:
 
 @dataclass(slots=True, frozen=True)
 class KeyUsage:
-    """What a store holds: of one tenant, and of all."""
+    """Number of keys and bytes of answers that a store holds: of one tenant, and of all."""
 
     keys: int = 0
     bytes: int = 0
@@ -84,11 +87,14 @@ class KeyUsage:
 
 
 class KeyTransitionError(Exception):
-    """A change that the table of states does not have: a mistake in a policy, not in a request."""
+    """A change of a key's state that the table does not have: a bug in a policy."""
 
 
 def check_transition(before: KeyRecord | None, after: KeyRecord | None) -> None:
-    """Raise ``KeyTransitionError`` where one record may not follow another."""
+    """Raise ``KeyTransitionError`` where one record's state may not follow the other's.
+
+    None stands for no record.
+    """
     old = None if before is None else before.state
     new = None if after is None else after.state
     if new not in TRANSITIONS[old]:

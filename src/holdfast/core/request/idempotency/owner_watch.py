@@ -23,16 +23,20 @@ class _Seen:
 
 
 class OwnerWatch:
-    """Remembers the beats of gateways, and since when each stands still."""
+    """Judges which gateways are dead, by how long their beat in the store stood still.
+
+    Only the watcher's own monotonic clock counts; knows at most 1,024 gateways.
+    """
 
     def __init__(self, lease: int) -> None:
         self.lease = lease  # ns
         self._seen: dict[str, _Seen] = {}
 
     def is_dead(self, owner: str, beat: int | None, now: int) -> bool:
-        """Take the beat of an owner, seen at ``now`` (ns); return whether the owner is dead.
+        """Take an owner's beat as seen at ``now`` (ns); return whether the owner is dead.
 
-        ``beat`` None: the store knows no such gateway, since it said farewell.
+        Dead: the beat stood still for the lease while it was watched without a gap, or ``beat`` is
+        None, as the gateway said farewell. One seen for the first time is alive.
         """
         if beat is None:
             self._seen.pop(owner, None)
@@ -48,7 +52,7 @@ class OwnerWatch:
         return now - seen.since >= self.lease
 
     def forget_others(self, owners: set[str]) -> None:
-        """Keep only the owners that somebody still waits for."""
+        """Forget the beats of all gateways except these."""
         for owner in self._seen.keys() - owners:
             del self._seen[owner]
 

@@ -37,7 +37,10 @@ _Config = TypeVar("_Config")
 
 
 def build(name: str, rng: Random, **config: Any) -> RoutingPolicy:
-    """Build the routing policy of this name with these settings."""
+    """Build the routing policy of this name with these settings.
+
+    Raises ``ConfigError`` for an unknown name, an unknown setting or a bad value.
+    """
     factory = POLICIES.get(name)
     if factory is None:
         raise ConfigError("routing.policy", f"is {name!r}", f"use one of {', '.join(POLICIES)}")

@@ -21,9 +21,10 @@ PACKED: Final = "batch: with other batch work"
 
 
 def pack(candidates: Sequence[Candidate], tried: Collection[str]) -> Choice | None:
-    """The candidate with most batch work, then with fewest people, that is well and has room.
+    """Choose for batch work the candidate with most batch work, then fewest interactive requests.
 
-    ``None`` where no limit is known.
+    It must have room, a known limit, at least half of its health share and not be in ``tried``
+    (ids). ``None`` where no candidate qualifies.
     """
     chosen: Candidate | None = None
     most = fewest = 0

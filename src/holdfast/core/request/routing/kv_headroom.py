@@ -28,7 +28,10 @@ _ALL_FULL: Final = "nearly out of memory, with most left of those looked at"
 
 @dataclass(slots=True, frozen=True)
 class KvHeadroomConfig:
-    """From which memory use a replica is passed over, and how often to look for another."""
+    """From which memory use a replica is passed over, and how often to look for another.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     danger: float = 0.9  # share of KV memory: engines begin to preempt a little above
     looks: int = 3  # choices per request: with half a pool full, seven of eight find room
@@ -59,7 +62,11 @@ class KvHeadroom:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The inner policy's choice, if its KV memory is not nearly full or not known."""
+        """The inner policy's choice, asked again while its KV memory is nearly full.
+
+        Unknown memory is not full. If all looks find full ones, the one with most memory left is
+        taken; ``None`` only where the inner policy finds nobody.
+        """
         choice = self._inner.choose(request, candidates, tried, now)
         if choice is None:
             return None

@@ -39,7 +39,10 @@ class LeastLoaded:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The candidate that would be least loaded with this request on it."""
+        """The candidate with the least ``(in flight + 1) / weight`` of all, drawn among equals.
+
+        ``None`` if all are full or in ``tried``.
+        """
         least = float("inf")
         tied: list[Candidate] = []
         for candidate in candidates:

@@ -30,7 +30,10 @@ _SPILLED: Final = "other length class, its own has no room"
 
 @dataclass(slots=True, frozen=True)
 class LengthClassesConfig:
-    """From which length a prompt is long, and which share of replicas is kept for those."""
+    """From which length a prompt is long, and which share of replicas is kept for those.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     long_tokens: int = 8192  # prompt tokens: about a second of prefill on one current GPU
     long_share: float = 0.25  # of the candidates, at least one while there are two
@@ -71,7 +74,11 @@ class LengthClasses:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The choice among the replicas of the prompt's own class, else of the other class."""
+        """The choice among the replicas of the prompt's own class, else among the other class's.
+
+        ``None`` if neither has room. Classes are by the order of replica ids, the same in each
+        gateway.
+        """
         if candidates is not self._list or len(candidates) != self._size:
             self._split(candidates)
         if request.prompt_tokens > self._long_tokens:

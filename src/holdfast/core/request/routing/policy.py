@@ -28,19 +28,25 @@ Choice = tuple["Candidate", str]
 
 
 class RoutingPolicy(Protocol):
-    """The interface of a routing policy: chooses a candidate, and never sends anything itself."""
+    """The interface of a routing policy: chooses a candidate, and never sends anything itself.
+
+    The candidates passed in already have weight and a closed breaker.
+    """
 
     name: str
 
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """Choose a candidate that has room and was not tried, with the reason; else ``None``."""
+        """Choose a candidate with room whose id is not in ``tried``.
+
+        Returns (candidate, reason), or ``None``.
+        """
         ...
 
 
 def may_take(candidate: Candidate, tried: Collection[str]) -> bool:
-    """Whether a candidate has room and was not tried; hot paths write this out."""
+    """Whether a candidate has room and its id is not in ``tried``."""
     return candidate.inflight < candidate.limit and candidate.id not in tried
 
 

@@ -49,7 +49,10 @@ _WITH_ROOM: Final = "cheaper sample of the few with room"
 
 @dataclass(slots=True, frozen=True)
 class PowerOfTwoConfig:
-    """How many candidates are sampled, and by what they are compared."""
+    """How many candidates are sampled, and by what they are compared.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     by: str = "latency"  # or "inflight": queue length alone, as in the textbook
     choices: int = 2  # samples; a third gains little
@@ -79,7 +82,8 @@ _DEFAULT: Final = PowerOfTwoConfig()
 class PowerOfTwo:
     """Chooses the cheaper of two candidates drawn at random; the default policy.
 
-    Full and tried ones are skipped; one choice in fifty takes the first drawn, to measure it.
+    Cost is latency × (in flight + 1) / weight. One choice in fifty takes the first drawn, to
+    measure it.
     """
 
     __slots__ = (
@@ -103,7 +107,10 @@ class PowerOfTwo:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The cheaper of two candidates drawn at random."""
+        """The cheaper of two random candidates; among all with room where those two cannot be used.
+
+        ``None`` if all are full or in ``tried``.
+        """
         size = len(candidates)
         if size < 2 or self._choices != 2:
             return self._choose_of_many(candidates, tried)

@@ -39,7 +39,10 @@ _COMMON_MIN: Final = 16  # prompts: fewer with one beginning may be a single con
 
 @dataclass(slots=True, frozen=True)
 class PrefixAffinityConfig:
-    """How many blocks of a prompt are read, and how much load its home replica may have."""
+    """How many blocks of a prompt are read, and how much load its home replica may have.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     load_factor: float = 1.25  # of the mean load: more is too much for a prompt never seen
     return_factor: float = 2.0  # of the mean load: more is too much even for a cached beginning
@@ -58,7 +61,7 @@ class PrefixAffinityConfig:
         require(self.window >= 2 * _COMMON_MIN, field, f"is {self.window}", fix)
 
     def bound(self) -> LoadBound:
-        """The bound on the load of a home replica."""
+        """These settings as the ``LoadBound`` of a home replica."""
         return LoadBound(self.load_factor, self.return_factor, self.slack)
 
 
@@ -66,7 +69,11 @@ _DEFAULT: Final = PrefixAffinityConfig()
 
 
 class PrefixAffinity:
-    """Sends prompts that begin alike to the same replica, where their prefix is cached."""
+    """Sends prompts that begin alike to the same replica, where their prefix is cached.
+
+    Blocks that open a large part of all prompts do not count, and an overloaded home passes
+    requests on. Prompts without such a prefix go by the inner policy.
+    """
 
     __slots__ = (
         "_common",
@@ -98,7 +105,11 @@ class PrefixAffinity:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The home of the prompt's first uncommon block; without one, the inner policy's choice."""
+        """The home of the prompt's first uncommon block, or the next in its ranking if busy.
+
+        Without such a block, or with no candidate under the bound, the inner policy's choice.
+        Counts the blocks of the prompt.
+        """
         prefix = request.prefix
         blocks = len(prefix)
         if blocks:

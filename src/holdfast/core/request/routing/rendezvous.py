@@ -51,7 +51,10 @@ _FREER: Final = "less prompt work waits there than its home would save"
 
 
 def mix(value: int) -> int:
-    """Spread the bits of a 64-bit integer: inputs that differ little end far apart."""
+    """Spread the bits of a 64-bit integer: inputs that differ little end far apart.
+
+    Deterministic.
+    """
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -65,14 +68,20 @@ def stable_hash(text: str) -> int:
 
 @dataclass(slots=True, frozen=True)
 class LoadBound:
-    """The most load that a key's home replica takes before requests go to the next one."""
+    """The most load that a key's home replica takes before requests go to the next one.
+
+    Not checked when built; see ``check``.
+    """
 
     load_factor: float = 1.25  # of the mean load, for a key with nothing cached: costs no reuse
     return_factor: float = 2.0  # of the mean load, for a key that returns: a recompute is dear
     slack: float = 4.0  # requests per weight taken in any case: any engine batches as many
 
     def check(self, owner: str) -> None:
-        """Raise ``ConfigError`` for values that cannot work, in the name of ``policy``."""
+        """Raise ``ConfigError`` for values that cannot work.
+
+        ``owner`` names the policy in the message.
+        """
         field, fix = f"{owner}.load_factor", "use at least 1, the mean itself"
         require(self.load_factor >= 1, field, f"is {self.load_factor}", fix)
         field, fix = f"{owner}.return_factor", f"use load_factor, {self.load_factor}, or more"
@@ -82,7 +91,10 @@ class LoadBound:
 
 
 class Rendezvous:
-    """Ranks the replicas for each key by hash and picks the first one under the load bound."""
+    """Ranks the replicas for each key by hash and picks the first one under the load bound.
+
+    Gateways agree on the ranking; keys that were moved away from home are remembered here only.
+    """
 
     __slots__ = (
         "_known",
@@ -126,10 +138,11 @@ class Rendezvous:
         returning: bool,
         saved: float | None = None,
     ) -> Choice | None:
-        """The first in the key's ranking that is present, has room and is under the bound.
+        """The first in the key's ranking that is present, has room and is under the load bound.
 
-        ``saved``: prompt tokens that the home need not compute; ``None``: the work that waits
-        there does not matter.
+        A key that was moved before stays where it went, if it can; ``None`` if no candidate
+        qualifies. ``saved``: prompt tokens that the home need not compute: it is left for one with
+        less prompt work waiting by more than that; ``None``: never.
         """
         if candidates is not self._list or len(candidates) != self._size:
             self._adopt(candidates)

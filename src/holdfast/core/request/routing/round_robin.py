@@ -60,7 +60,10 @@ class RoundRobin:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The next candidate whose turn is due."""
+        """The next candidate whose turn is due, else the nearest to its turn that has room.
+
+        ``None`` if all are full or in ``tried``.
+        """
         if candidates is not self._list or len(candidates) != self._size:
             self._adopt(candidates)
         size = self._size

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, frozen=True)
 class SessionAffinityConfig:
-    """How much load the home replica of a session may have."""
+    """How much load the home replica of a session may have.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     load_factor: float = (
         2.0  # of the mean load: a session asked to stay, only clear excess moves it
@@ -38,7 +41,7 @@ class SessionAffinityConfig:
         self.bound().check("session_affinity")
 
     def bound(self) -> LoadBound:
-        """What a home takes: a session's first request cannot be told from its later ones."""
+        """These settings as a ``LoadBound``: the same for new and known sessions."""
         return LoadBound(self.load_factor, self.load_factor, self.slack)
 
 
@@ -46,7 +49,10 @@ _DEFAULT: Final = SessionAffinityConfig()
 
 
 class SessionAffinity:
-    """Sends all requests of one session to the same replica."""
+    """Sends all requests of one session to the same replica, while its load allows.
+
+    Requests without a session go by the inner policy.
+    """
 
     __slots__ = ("_inner", "_rendezvous", "_unplaced")
     name = "session_affinity"
@@ -59,7 +65,10 @@ class SessionAffinity:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The session's home, or the inner policy's choice without a session."""
+        """The session's home, or the next in its ranking when that is busy.
+
+        Without a session, or with no candidate under the bound, the inner policy's choice.
+        """
         session = request.session
         if session:
             # A checksum will do: who crafts colliding names meets the load bound, not a victim.

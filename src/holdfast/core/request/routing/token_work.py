@@ -36,7 +36,10 @@ _LEAST: Final = "least work of all with room"
 
 @dataclass(slots=True, frozen=True)
 class TokenWorkConfig:
-    """How many candidates are compared."""
+    """Whether two random candidates are compared or all.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     look_at: str = "two"  # or "all": O(n), and gateways with the same report act alike
 
@@ -49,7 +52,10 @@ _DEFAULT: Final = TokenWorkConfig()
 
 
 class TokenWork:
-    """Chooses the replica with the fewest tokens of work for its weight, of two or of all."""
+    """Chooses the replica with the fewest tokens of work for its weight, of two or of all.
+
+    Work is what the engine reported (unknown: the mean) plus what this gateway sent since.
+    """
 
     __slots__ = ("_mean", "_random", "_sampled")
     name = "token_work"
@@ -62,7 +68,11 @@ class TokenWork:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The candidate that would finish this request's tokens first."""
+        """The candidate with the least tokens of work per weight, this request included.
+
+        Compares two random ones, or all where configured or one of the two cannot be used; ``None``
+        if none has room.
+        """
         size = len(candidates)
         tokens = request.prompt_tokens + request.max_tokens or 1
         if self._sampled and size >= 2:

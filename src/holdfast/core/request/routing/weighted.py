@@ -46,7 +46,10 @@ class Weighted:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """A candidate with probability proportional to its weight."""
+        """A candidate with room and not in ``tried``, drawn in proportion to weight.
+
+        ``None`` if none.
+        """
         self._check_in -= 1
         if candidates is not self._list or len(candidates) != self._size or self._check_in <= 0:
             self._adopt(candidates)

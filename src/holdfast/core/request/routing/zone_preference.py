@@ -29,7 +29,10 @@ _OWN_BUSY: Final = "any zone, own zone is overloaded"
 
 @dataclass(slots=True, frozen=True)
 class ZonePreferenceConfig:
-    """The gateway's own zone, and when requests leave it."""
+    """The gateway's own zone, and when requests leave it.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     zone: str = ""  # where this gateway runs; has to be given
     spill_factor: float = 1.5  # times the others' load: what a crossing costs, in waiting
@@ -76,7 +79,10 @@ class ZonePreference:
     def choose(
         self, request: Request, candidates: Sequence[Candidate], tried: Collection[str], now: int
     ) -> Choice | None:
-        """The inner policy's choice in the own zone, or anywhere once that zone is overrun."""
+        """The inner policy's choice in the own zone, else in the others if the own has no room.
+
+        All zones are used alike while the own one is overloaded relative to the others.
+        """
         if candidates is not self._list or len(candidates) != self._size:
             self._split(candidates)
         if not self._own or not self._others:

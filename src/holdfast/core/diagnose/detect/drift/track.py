@@ -106,7 +106,10 @@ class Track:
         return self.ruler.slack + (_SPREAD_SLACK if self.moved in (WIDER, NARROWER) else 0.0)
 
     def suspect(self, found_at: float) -> Side | None:
-        """The side that just crossed the first line; over when half of the sum is gone."""
+        """The side that just crossed the first line, once; ``None`` otherwise.
+
+        It is over when half of the sum is gone.
+        """
         side = max(self.sides.values(), key=lambda one: one.sum)
         before = self.found
         self.found = side.sum > (0.5 * found_at if before else found_at)
@@ -117,7 +120,10 @@ class Track:
         return 2 * max(self.sides[UP].sum, self.sides[DOWN].sum) > side.sum
 
     def judge(self, psi_min: float) -> Side | None:
-        """The side that has moved. It is over when half of the sum is gone."""
+        """The side that has moved far enough to report, as long as it holds; else ``None``.
+
+        It is over when half of the sum is gone.
+        """
         for name, side in self.sides.items():
             if name in (WIDER, NARROWER) and self._shifted(side):
                 continue
