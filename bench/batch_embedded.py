@@ -284,7 +284,7 @@ async def measure(stage: Stage, record: Record, rounds: int) -> None:
                 rate = 0.0 if full is None else share * full["batch_tokens_s"] / TOKENS
                 span_s = stage.window_s * (1.0 if full is None else SHARES[1] / share)
                 seed = 1_000 * number + round(100 * share)
-                row = {"way": way, "share": share, "round": number}
+                row: Row = {"way": way, "share": share, "round": number}
                 row |= await stage.window(way, rate, span_s, seed)
                 record.add(row)
                 shown = {key: value for key, value in row.items() if key != "firsts_s"}
@@ -316,7 +316,7 @@ def summary(record: Record) -> list[Row]:
         for way in WAYS:
             firsts = _firsts(rounds, way)
             items = mean(windows[way]["batch_tokens_s"] for windows in rounds)
-            told = {"people": f"{share:.0%}", "way": way, "requests": len(firsts)}
+            told: Row = {"people": f"{share:.0%}", "way": way, "requests": len(firsts)}
             told["refused"] = sum(windows[way]["refused"] for windows in rounds)
             for name, cut in (("p50", 0.5), ("p95", 0.95)):
                 told[f"{name}_s"] = round(quantile(firsts, cut), 3)

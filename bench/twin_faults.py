@@ -108,7 +108,7 @@ def trace_of(job: Job, folder: Path) -> Path:
 def experiment_of(fault: str, run: int, trace: Path) -> tuple[Experiment, ObservationModel]:
     """The twin of the gauntlet's fleet with one fault, and what can be seen of it."""
     live = GAUNTLET[fault]
-    model = {"comparison": {}} if live.comparison else {}
+    model: dict[str, Any] = {"comparison": {}} if live.comparison else {}
     file = load_text("fleet.yaml", fleet_text((1, 2), model, STAND_IN).decode(), FleetFile)
     workload = Workload(rate=SHAPE.rate, trace=str(trace))
     twin = fleet_twin(file, None, traffic={"m": workload}, engines={"m": LAW})

@@ -147,7 +147,7 @@ class UglyWorld(World):
         plan("jump", weather.jumps, weather.jump_s, self._jump)
         for model in dict.fromkeys(unit.replica.model for unit in self.units.values()):
             plan("rollout", weather.rollouts, (0.0, 1.0), self._begin_rollout, model)
-            plan("scaling", weather.scalings, weather.scaling_s, self._scale, model)
+            plan("scaling", weather.scalings, weather.scaling_s, self._rescale, model)
 
     def _note(self, what: str, now: int, span_s: float = 0.0) -> None:
         self.count.happened[what.partition(" ")[0]] += 1
@@ -423,7 +423,7 @@ class UglyWorld(World):
 
         self._join(model, now, step)
 
-    def _scale(self, told: tuple[str, float, float], now: int) -> None:
+    def _rescale(self, told: tuple[str, float, float], now: int) -> None:
         model, span_s, chance = told
         self._note(f"scaling {model}-", now, span_s)
         for _ in range(2 if chance < 0.3 else 1):

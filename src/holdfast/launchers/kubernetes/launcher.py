@@ -126,8 +126,8 @@ class KubernetesLauncher:
             record = self._records[name]
             record.last_pid = None
             record.lives.begin()
-            self._look_at(name)
-            pid = record.last_pid
+            self._look_at(name)  # which may find its process
+            pid = self._records[name].last_pid
             if pid is None:
                 record.lives.give_up()
                 raise LaunchError(f"the pod of replica {name!r} was taken away just now")
