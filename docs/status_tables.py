@@ -88,7 +88,8 @@ def status() -> str:
         f"figures for {_listed(list(EXPORTERS.values()))}; the planner, the benchmark and the twin",
     )
     lines = "\n".join(f"- {line}" for line in here)
-    return f"Alpha. Here now:\n\n{lines}\n\nWhat met the real thing and what did not: [limits](docs/limits.md)."
+    tested = "What met the real thing and what did not: [limits](docs/limits.md)."
+    return f"Alpha. Here now:\n\n{lines}\n\n{tested}"
 
 
 def _listed(words: list[str]) -> str:
