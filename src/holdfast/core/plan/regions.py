@@ -87,7 +87,7 @@ class RegionOption:
 
     @property
     def monthly_cost(self) -> float | None:
-        """All costs of a month together; ``None`` where a price is not known."""
+        """Replicas and transfer of a month together; ``None`` where no price was given."""
         return None if self.replicas_cost is None else self.replicas_cost + self.transfer_cost
 
 

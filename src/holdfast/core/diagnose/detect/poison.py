@@ -51,7 +51,10 @@ class PoisonConfig:
 
 
 class PoisonDetector:
-    """Finds and blocks requests that were running when several replicas died."""
+    """Finds requests that were running when several replicas died.
+
+    It lists their fingerprints in ``blocked``; gateways do the refusing.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (RequestDied,)
 
@@ -74,7 +77,10 @@ class PoisonDetector:
         return dict(self._blocked)
 
     def take(self, fact: RequestDied, now: int) -> Sequence[Evidence]:
-        """Take one request that was on a replica at its death; block it if it killed before."""
+        """Take one request that was on a replica at its death; return a sign if it killed before.
+
+        Then its fingerprint is in ``blocked`` for an hour by default.
+        """
         self._now = now = max(now, self._now)  # a clock that steps back frees nobody
         if not fact.fingerprint:
             return NOTHING
