@@ -28,7 +28,10 @@ class BudgetShortage(Enum):
 
 @dataclass(slots=True, frozen=True)
 class ByteBudgetConfig:
-    """How many bytes of bodies and answers a gateway process may hold, and one tenant of it."""
+    """How many bytes of bodies and answers a gateway process may hold, and one tenant of it.
+
+    Exceeding requests are refused, not queued.
+    """
 
     bytes_max: int = 512 << 20  # bodies under way and unread answers; parsing takes twice as much
     receiving_bytes_max: int = 64 << 20  # bodies not complete: two of the largest. A LAN needs ms
@@ -142,7 +145,7 @@ class ByteBudget:
         self.tenant_requests_max = max(1, int(self.requests_max * share))
 
     def account(self, tenant: str) -> ByteAccount:
-        """The account of a tenant; tenants come from the config, so their number is bounded."""
+        """The account of a tenant, made when first asked for."""
         found = self.accounts.get(tenant)
         if found is None:
             found = self.accounts[tenant] = ByteAccount(self)

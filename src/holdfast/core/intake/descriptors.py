@@ -39,7 +39,7 @@ def own_shortage(number: int | None) -> OwnResource | None:
 
 
 def is_scarce(limit: int, connections: int) -> bool:
-    """Whether a limit on open files is clearly below what so many client connections need."""
+    """Whether a limit on open files is clearly too low for so many client connections."""
     return connections_carried(limit) < ENOUGH * connections
 
 
@@ -49,7 +49,7 @@ def connections_carried(limit: int) -> int:
 
 
 def descriptors_needed(connections: int) -> int:
-    """The limit on open files that so many client connections need."""
+    """The limit on open files for so many client connections: two each and a reserve."""
     return 2 * connections + RESERVE
 
 

@@ -92,7 +92,7 @@ class Prices:
 
 
 class Key(NamedTuple):
-    """The account of tokens: tenant, model, route and use."""
+    """What tokens are booked on: tenant, model, route (the virtual model asked for) and use."""
 
     tenant: str
     model: str
@@ -134,9 +134,9 @@ class Hours:
 
 
 class Ledger:
-    """Books tokens and GPU-seconds since it was created.
+    """Books tokens and GPU-seconds by key and model, from running totals, since it was created.
 
-    Counters are passed in as they stand; the differences are taken here.
+    In memory only; it sends no bills.
     """
 
     def __init__(self, prices: Prices) -> None:
@@ -203,11 +203,11 @@ class Ledger:
     # --- money -----------------------------------------------------------------------------------
 
     def gpu_cost(self, model: str, gpu_s: float) -> float:
-        """The cost of so many GPU-seconds of this model."""
+        """The cost of so many GPU-seconds of this model, in the prices' currency; books nothing."""
         return self.prices.of(model).gpu_hour * gpu_s / HOUR_S
 
     def charge(self, model: str, line: Line) -> float:
-        """The price that a line's tokens are sold for."""
+        """The price of a line's tokens for the client, by the price per million; books nothing."""
         price = self.prices.of(model)
         asked = line.input_tokens * price.input_million + line.output_tokens * price.output_million
         return asked / MILLION

@@ -80,13 +80,13 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """Devices of one replica."""
+        """How many devices one replica takes: tensor degree times pipeline stages."""
         return self.tensor * self.pipeline
 
 
 @dataclass(slots=True, frozen=True)
 class StepTime:
-    """Parts of the time in which every running request gets one more token."""
+    """Seconds of one decoding step by part: every running request gets one more token in it."""
 
     weights_s: float
     kv_s: float
