@@ -386,7 +386,10 @@ class OutcomeWindow:
         self._next = at if at < self.size else 0
 
     def take_back(self, number: int) -> None:
-        """Turn the failure that ``added`` had numbered so into none, if it is still held."""
+        """Count the failure with this number as none, if it is still held.
+
+        Its number is what ``added`` was when it came.
+        """
         if 0 <= self.added - number - 1 < self.count:
             slot = number % self.size
             self.failures -= self._ring[slot]

@@ -28,10 +28,7 @@ class BudgetShortage(Enum):
 
 @dataclass(slots=True, frozen=True)
 class ByteBudgetConfig:
-    """How many bytes of bodies and answers a gateway process may hold, and one tenant of it.
-
-    Exceeding requests are refused, not queued.
-    """
+    """How many bytes of bodies and answers a gateway process may hold, and one tenant of it."""
 
     bytes_max: int = 512 << 20  # bodies under way and unread answers; parsing takes twice as much
     receiving_bytes_max: int = 64 << 20  # bodies not complete: two of the largest. A LAN needs ms

@@ -44,7 +44,7 @@ def is_scarce(limit: int, connections: int) -> bool:
 
 
 def connections_carried(limit: int) -> int:
-    """How many client connections a limit on open files carries."""
+    """How many client connections a limit on open files carries: two files each."""
     return max(0, (limit - RESERVE) // 2)
 
 

@@ -48,7 +48,7 @@ class Use(StrEnum):
 
 
 class Span(StrEnum):
-    """What a replica's GPU-seconds were where no tokens are counted for them."""
+    """What GPU-seconds were for which no tokens are booked: idle, starting, under way."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -151,7 +151,11 @@ class Ledger:
         replicas: Iterable[Running],
         counted: Mapping[Key, tuple[int, int]],
     ) -> None:
-        """Book the last ``elapsed_s``; ``counted`` holds each key's total tokens so far."""
+        """Book the last ``elapsed_s``: each replica's GPU-seconds, and tokens since the last call.
+
+        ``counted`` holds each key's total (input, output) tokens so far; busy GPU-seconds are
+        shared out by tokens. A total that fell began anew and is not booked this time.
+        """
         require(elapsed_s >= 0, "elapsed_s", f"is {elapsed_s}", "time does not run backwards")
         for replica in replicas:
             self._hold(replica, elapsed_s)

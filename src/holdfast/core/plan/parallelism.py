@@ -97,7 +97,7 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        """The whole step: reading or computing, whichever is longer, then talking."""
+        """Seconds of the whole step: the longer of reading and computing, then communication."""
         return max(self.weights_s + self.kv_s, self.compute_s) + self.all_reduce_s + self.stages_s
 
 

@@ -122,7 +122,10 @@ def two_choices_sojourn(load: float) -> float:
 
 
 def two_choices_tail(load: float, length: int) -> float:
-    """Share of servers with at least ``length`` requests, under the same rule."""
+    """Share of servers with ``length`` requests or more, under the two-choices rule.
+
+    Each request joins the shorter of two queues chosen at random; ``load`` is of one server.
+    """
     _load(load)
     require(length >= 0, "queueing.length", f"is {length}", "use 0 or more")
     return float(load ** (2.0**length - 1.0))

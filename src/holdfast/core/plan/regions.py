@@ -14,7 +14,7 @@ from holdfast.core.types import require
 
 
 class RegionMode(StrEnum):
-    """How regions share the load."""
+    """How regions share the load: one alone, one with a standby, or several that all serve."""
 
     SINGLE = "single"
     STANDBY = "standby"  # active-standby
@@ -73,7 +73,7 @@ class Regions:
 
 @dataclass(slots=True, frozen=True)
 class RegionOption:
-    """One way to use regions, with what it gives and costs."""
+    """One way to use regions, with the availability it gives and its monthly costs."""
 
     mode: RegionMode
     regions: int

@@ -20,7 +20,11 @@ EARLY: Final = 0.75  # of what is permitted: at a steady climb a quarter of the 
 def early_warnings(
     disks: Sequence[DiskRow], replicas: Sequence[ReplicaRow], grows: Mapping[str, bool]
 ) -> list[WarningRow]:
-    """The warnings of all rows; ``grows`` says by replica whether its memory goes with its work."""
+    """The warnings of all rows: disks and GPU memory that fill up and have no incident yet.
+
+    ``grows`` says by replica id whether its GPU memory goes with its work; others are not warned
+    of.
+    """
     found: list[WarningRow] = []
     for disk in disks:
         if not disk.incidents:
