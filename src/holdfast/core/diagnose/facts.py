@@ -464,7 +464,7 @@ class OwnShortage:
 
 @dataclass(slots=True, frozen=True)
 class Looked:
-    """A tick: time passed and nothing else happened."""
+    """Fact without content: a tick, about once a second, so that detectors notice time passing."""
 
 
 Fact = (
