@@ -58,7 +58,7 @@ class CanaryVerdict(StrEnum):
 
     @property
     def silent(self) -> bool:
-        """Whether the replica sent nothing at all, not even an error."""
+        """Whether no word of the replica came: refused, timed out, or the canary is not trusted."""
         return self in _SILENT
 
     @property

@@ -35,7 +35,7 @@ class BodyPieces:
 
     @property
     def flow(self) -> "PieceFlow":
-        """How they come."""
+        """How the pieces come: steady, far apart, stopped, too few to tell, or none."""
         if not self.began:
             return PieceFlow.NONE
         if self.gap_s >= APART_S:

@@ -126,7 +126,7 @@ class Cause(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class KindMeaning:
-    """How a kind of failure is treated: its outcome, whether it is retried, continued, or free."""
+    """How a kind of failure is treated: outcome for the replica, retry, continuation, proof."""
 
     outcome: Outcome
     retryable: bool  # another replica may do better; the budget still has to agree

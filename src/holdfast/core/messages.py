@@ -301,7 +301,7 @@ class Tally:
 
     @property
     def progressed(self) -> bool:
-        """Whether some user got anything from the replica."""
+        """Whether some user got tokens or an answer from the replica since the last summary."""
         return bool(self.tokens or self.successes or self.moved)
 
     @property
@@ -409,7 +409,10 @@ class SpotNotice:
 
 @dataclass(slots=True)
 class CanaryResult:
-    """The result of a canary; ``None`` in a field means unknown, which is not a failure."""
+    """Event for the fleet: how a canary ended; ``None`` in a field means unknown, no failure.
+
+    Times without ``_s`` are ns.
+    """
 
     replica_id: str
     verdict: CanaryVerdict  # never SLOW: that is for the fleet to say
@@ -586,7 +589,10 @@ class Publish:
 
 @dataclass(slots=True)
 class Notice:
-    """A fact for people, such as a change of state or a panic; drivers never act on it."""
+    """A message for people, such as a change of state or a panic; drivers only record it.
+
+    ``signal`` and ``canaries`` also let diagnosis make facts of it.
+    """
 
     at: int
     model: str

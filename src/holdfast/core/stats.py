@@ -40,7 +40,10 @@ class Ewma:
         self.value: float | None = None  # None = no sample yet
 
     def add(self, value: float, now: int) -> None:
-        """Take one sample into the mean."""
+        """Take one sample into the mean, at time ``now`` (ns).
+
+        ``ValueError`` if it is not finite.
+        """
         _require_finite(value)
         known = self.value
         if known is None:
@@ -150,9 +153,9 @@ class QuantileSketch(_Range):
             self._low = value
 
     def quantile(self, q: float) -> float | None:
-        """The value that a share ``q`` of the samples does not exceed; ``None`` if there is none.
+        """The value that a share ``q`` of the samples does not exceed; ``None`` without samples.
 
-        O(bins log bins): cache it on a hot path.
+        Raises ``ValueError`` for a ``q`` outside 0 to 1. O(bins log bins): cache it on a hot path.
         """
         if not 0 <= q <= 1:
             raise ValueError(f"a quantile lies between 0 and 1, not at {q}")
@@ -296,7 +299,7 @@ class Moments(_Range):
 
     @property
     def sd(self) -> float | None:
-        """Standard deviation, in the unit of the samples."""
+        """Standard deviation, in the unit of the samples; ``None`` below two samples."""
         variance = self.variance
         return None if variance is None else sqrt(variance)
 
@@ -381,7 +384,10 @@ class OutcomeWindow:
         self.added += 1
 
     def take_back(self, number: int) -> None:
-        """Turn the failure that ``added`` had numbered so into none, if it is still held."""
+        """Count the failure with this number as none, if it is still held.
+
+        Its number is what ``added`` was when it came.
+        """
         if 0 <= self.added - number - 1 < self.count:
             slot = number % self.size
             self.failures -= self._ring[slot]
@@ -420,7 +426,7 @@ class RowCounts(Generic[OutcomeT, RowT]):
         return self.lengths.get(row, 0)
 
     def count(self, outcome: OutcomeT) -> None:
-        """Add one outcome."""
+        """Lengthen and end the rows that the table names for this outcome."""
         rule = self._rules.get(outcome)
         if rule is not None:
             self.end(*rule.ends)
@@ -428,7 +434,7 @@ class RowCounts(Generic[OutcomeT, RowT]):
                 self.lengths[row] = self[row] + 1
 
     def end(self, *rows: RowT) -> None:
-        """Begin these rows anew."""
+        """Set the lengths of these rows to 0."""
         for row in rows:
             self.lengths.pop(row, None)
 

@@ -23,7 +23,10 @@ def seconds(duration: int) -> float:
 
 
 class ConfigError(ValueError):
-    """Raised for a setting that cannot work; names the field, the problem and the fix."""
+    """Raised for a setting that cannot work; names the field, the problem and the fix.
+
+    A ``ValueError``.
+    """
 
     def __init__(self, field: str, problem: str, fix: str) -> None:
         super().__init__(f"{field}: {problem}; {fix}")
@@ -72,7 +75,7 @@ class HostCondition(StrEnum):
 
 
 class Halt(StrEnum):
-    """Why no answer is expected of the requests that a replica has now."""
+    """Why no answer is expected of the requests that a replica has now: stalled or stopped."""
 
     STALLED = "stalled"  # requests run there and no token comes: found by a canary and its peers
     STOPPED = "stopped"  # its process is gone, stopped, or about to be: a fact
@@ -179,7 +182,7 @@ class Request:
 
 @dataclass(slots=True, frozen=True)
 class Decision:
-    """A yes or no together with its reason; true or false in conditions."""
+    """A yes or no (``allowed``) together with its reason in words; true or false in conditions."""
 
     allowed: bool
     reason: str

@@ -27,7 +27,7 @@ class BatchState(StrEnum):
 
 
 class BatchEvent(StrEnum):
-    """What can happen to a batch."""
+    """What can happen to a batch: validated, all done, written, cancelled, expired."""
 
     VALID = "valid"  # every line was checked and stands in the queue
     INVALID = "invalid"  # at least one line cannot be run

@@ -17,7 +17,10 @@ _MARKS_KNOWN: Final = 5  # points after which the beginning, before anything was
 
 
 def drain_estimate(remaining: int, done: int, span: int) -> float | None:
-    """Seconds until nothing remains, at the rate of ``done`` in ``span``; None: unknown."""
+    """Seconds until nothing remains, at the rate of ``done`` in ``span`` ns.
+
+    0 if nothing remains, None if nothing was done in the span.
+    """
     if remaining <= 0:
         return 0.0
     if done <= 0 or span <= 0:
@@ -26,7 +29,7 @@ def drain_estimate(remaining: int, done: int, span: int) -> float | None:
 
 
 class ProgressEstimate:
-    """Estimates when a known amount of work will be done."""
+    """Estimates from the recent rate when a known amount of work will be done."""
 
     def __init__(self, total: int, done: int, now: int) -> None:
         self.total = total
@@ -35,7 +38,7 @@ class ProgressEstimate:
         self._marks: deque[tuple[int, int]] = deque([(now, done)])
 
     def saw(self, done: int, now: int) -> None:
-        """Note how much is done now."""
+        """Note how much is done in all at ``now`` (ns); no progress is not recorded."""
         last = self._marks[-1]
         if done > last[1] and now > last[0]:
             self._marks.append((now, done))
@@ -46,7 +49,7 @@ class ProgressEstimate:
                 self._marks = deque([*kept, self._marks[-1]])
 
     def left_s(self, now: int) -> float | None:
-        """Seconds until all is done; None before anything was."""
+        """Seconds until all is done, by the recent rate; 0 when done, None before any progress."""
         done = self._marks[-1][1]
         if done >= self.total:
             return 0.0

@@ -91,7 +91,10 @@ USUAL_HALFLIFE_S: Final = 30.0  # the gateways' own p95 moves about as fast
 
 
 class SpareCapacity:
-    """Decides the pace of one model's batch items, look by look."""
+    """Decides how many batch items of one model may run beside people's requests.
+
+    It starts and stops none; ``look`` is called about ten times a second.
+    """
 
     def __init__(self, config: SpareCapacityConfig) -> None:
         self.config = config
@@ -101,7 +104,7 @@ class SpareCapacity:
         self._looks = 0
 
     def look(self, load: ModelLoad | None, items: int, young: int, now: int) -> BatchPace:
-        """Decide from the present load.
+        """Decide from the present load how many items may run and how many to take back.
 
         ``load`` None: no gateway reported since the last look. ``items``: batch items that run,
         ``young``: those of them that may be taken back.
@@ -157,7 +160,7 @@ class SpareCapacity:
 
 
 def is_young(began: int, now: int, config: SpareCapacityConfig) -> bool:
-    """Whether an item that began at this time may still be taken back."""
+    """Whether an item that began at ``began`` (ns) ran so shortly that it may be taken back."""
     return now - began < config.young_s * SECOND
 
 

@@ -31,7 +31,10 @@ def is_late(batch: OpenBatch, now: int) -> bool:
 
 
 class Turns:
-    """Keeps what each tenant used, and chooses the next batch."""
+    """Chooses the next batch by what tenants used per weight.
+
+    Late batches get every second turn.
+    """
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._weights = weights or {}

@@ -195,7 +195,10 @@ class Rollout:
         self._barred: dict[str, _Bar] = {}  # zones in which replicas failed lately
 
     def forgive(self) -> None:
-        """Allow a refused revision again: an operator says that the failure was not its own."""
+        """Forget the refused revision and the failures counted, so that it may be tried again.
+
+        For an operator who says that the failure was not its own.
+        """
         self.refused_revision = self.halted = None
         self._failed.clear()
         self._well.clear()

@@ -59,7 +59,10 @@ class DependencyGraph:
         self._chains: dict[str, tuple[str, ...]] = {}
 
     def take(self, fact: Fact, now: int) -> None:
-        """Update states, phases, chains and blame from a fact; other facts are ignored."""
+        """Update states, phases, chains and blame from a fact; other facts are ignored.
+
+        Returns nothing.
+        """
         if isinstance(fact, StateChanged):
             self._state(fact, now)
         elif isinstance(fact, PhaseSeen | ProcessEnded):
@@ -160,7 +163,7 @@ class DependencyGraph:
         )
 
     def suffers(self, subject: Subject, about: About, case: IncidentCase, now: int) -> bool:
-        """Whether the failure of a case can spread to this subject."""
+        """Whether the failure of a case can spread to this subject: same place, blame or chain."""
         kind, name = subject
         scope = self._rules[case.cause].scope
         for (root_kind, root), where in case.roots.items():

@@ -49,7 +49,7 @@ class Mark(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Declared:
-    """A replica as it is configured; sent again whenever its configuration changes."""
+    """Fact: a replica as it is configured; sent again whenever its configuration changes."""
 
     replica: str
     model: str
@@ -246,7 +246,10 @@ class FellSilent:
 
 @dataclass(slots=True, frozen=True)
 class MemorySeen:
-    """Memory use of one replica; ``requests`` serves to separate growth by traffic from a leak."""
+    """Fact: memory in use by one replica, on its host or GPU.
+
+    ``requests``, served so far, separates growth by traffic from a leak.
+    """
 
     replica: str
     used_bytes: int
@@ -290,7 +293,10 @@ class CanaryAnswered:
 
 @dataclass(slots=True, frozen=True)
 class AttemptsSeen:
-    """Users' requests on one replica since the last report, summed over all gateways."""
+    """Fact: users' requests on one replica since the last report, summed over all gateways.
+
+    ``failures`` are by kind; aborted attempts are not counted.
+    """
 
     replica: str
     span_s: float
@@ -366,7 +372,10 @@ class Compared:
 
 @dataclass(slots=True, frozen=True)
 class RequestDied:
-    """A replica died, or lost its GPU context, while it worked on this request."""
+    """Fact: a replica died, or lost its GPU context, while it worked on this request.
+
+    The request is named by a keyed hash of its body only.
+    """
 
     replica: str
     fingerprint: str  # a keyed hash of its body: the same request, not what it said
@@ -456,7 +465,7 @@ class OwnShortage:
 
 @dataclass(slots=True, frozen=True)
 class Looked:
-    """A tick: time passed and nothing else happened."""
+    """Fact without content: a tick, about once a second, so that detectors notice time passing."""
 
 
 Fact = (

@@ -33,7 +33,10 @@ _TIMELINE_HEAD: Final = TIMELINE_MAX // 2  # how it began is kept, whatever come
 
 
 def subject_of(about: About) -> Subject:
-    """The most specific thing that evidence concerns, as (kind, name)."""
+    """The most specific thing that evidence concerns, as (kind, name).
+
+    ("fleet", "") if none is named. In the order replica, filesystem, host, model.
+    """
     for kind in (Scope.REPLICA, Scope.FILESYSTEM, Scope.HOST, Scope.MODEL):
         name: str = getattr(about, kind.value)
         if name:
@@ -143,7 +146,10 @@ class IncidentCase:
         self.tell(TimelineEntry(now, "closed", str(incident.about), why))
 
     def write(self, rules: Rules, now: int) -> None:
-        """Rebuild the incident's evidence, consequences, scope and advice from the case."""
+        """Rebuild the incident's evidence, consequences, scope, remedy and advice from the case.
+
+        The timeline and the cause stay as they are.
+        """
         incident, rule = self.incident, rules[self.cause]
         speaks = {sign for one in rule.proofs for sign in one.signs}
         events = {  # the observations that prove it: what else they showed did not follow from it

@@ -68,7 +68,10 @@ class RemedyConfig:
 
 @dataclass(slots=True, frozen=True)
 class Act:
-    """One action to execute on a replica or model; with ``dry_run`` it is only reported."""
+    """One action that the policy wants executed on a replica or model.
+
+    ``dry_run``: only reported.
+    """
 
     incident_id: str
     remedy: Remedy
@@ -191,7 +194,10 @@ class RemedyPolicy:
         return doubted
 
     def done(self, case: IncidentCase, text: str, now: int) -> None:
-        """Record in the incident what the execution of its act led to."""
+        """Record in the incident what an executed act led to.
+
+        Its restarts are no longer under way.
+        """
         for replica in case.root_replicas():
             if replica in self._done:
                 self._done[replica].under_way = False

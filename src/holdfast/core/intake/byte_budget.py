@@ -142,7 +142,7 @@ class ByteBudget:
         self.tenant_requests_max = max(1, int(self.requests_max * share))
 
     def account(self, tenant: str) -> ByteAccount:
-        """The account of a tenant; tenants come from the config, so their number is bounded."""
+        """The account of a tenant, made when first asked for."""
         found = self.accounts.get(tenant)
         if found is None:
             found = self.accounts[tenant] = ByteAccount(self)

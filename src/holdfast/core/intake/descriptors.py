@@ -39,17 +39,17 @@ def own_shortage(number: int | None) -> OwnResource | None:
 
 
 def is_scarce(limit: int, connections: int) -> bool:
-    """Whether a limit on open files is clearly below what so many client connections need."""
+    """Whether a limit on open files is clearly too low for so many client connections."""
     return connections_carried(limit) < ENOUGH * connections
 
 
 def connections_carried(limit: int) -> int:
-    """How many client connections a limit on open files carries."""
+    """How many client connections a limit on open files carries: two files each."""
     return max(0, (limit - RESERVE) // 2)
 
 
 def descriptors_needed(connections: int) -> int:
-    """The limit on open files that so many client connections need."""
+    """The limit on open files for so many client connections: two each and a reserve."""
     return 2 * connections + RESERVE
 
 

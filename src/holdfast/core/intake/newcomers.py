@@ -22,7 +22,10 @@ C = TypeVar("C")
 
 
 class Newcomers(Generic[C]):
-    """The connections without a first request head, in the order in which they came."""
+    """The connections that sent no complete request head yet, oldest first.
+
+    It closes none: it names the one to close when a bound is passed.
+    """
 
     __slots__ = ("_by_address", "_grace", "_most", "_most_of_address", "_since")
 
@@ -41,7 +44,10 @@ class Newcomers(Generic[C]):
         self._grace = grace
 
     def came(self, connection: C, address: str, now: int) -> C | None:
-        """Add a connection; return the one that the caller must close for it, or ``None``."""
+        """Add a connection; return the oldest, to be closed, if a bound is passed, else ``None``.
+
+        ``None`` also where that one is still within the grace.
+        """
         self._since[connection] = (now, address)
         own = self._by_address.setdefault(address, {})
         own[connection] = None

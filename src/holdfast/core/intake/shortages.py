@@ -13,7 +13,7 @@ class Shortages:
         self._told = dict(self.counts)
 
     def saw(self, resource: OwnResource) -> None:
-        """Count one time that a resource was missing."""
+        """Count that a resource was missing once more."""
         self.counts[resource] += 1
 
     def take_new(self) -> dict[OwnResource, int]:

@@ -16,7 +16,7 @@ from holdfast.core.types import ConfigError, require
 
 @dataclass(slots=True, frozen=True)
 class Traffic:
-    """What is asked: requests per second and their mean lengths."""
+    """The load to plan for: requests per second, and mean tokens of prompt and answer."""
 
     requests_s: float
     prompt: float  # tokens
@@ -124,7 +124,7 @@ def choose_batch(
 
 @dataclass(slots=True, frozen=True)
 class ReplicaNeed:
-    """Replicas for a traffic, and why so many."""
+    """The number of replicas for a traffic, and what asks for it: waiting or utilisation."""
 
     replicas: int
     batch: BatchChoice
@@ -145,8 +145,9 @@ def replicas_for(
 ) -> ReplicaNeed:
     """Fewest replicas so that at most ``late_share`` wait longer than ``wait_s`` for a place.
 
-    All places of all replicas are one queue (Erlang C): a router that knows them comes close to
-    that. Breaks for bursts, and for a router that chooses blindly; the simulation knows both.
+    They are also at most ``utilisation`` busy on average. All places of all replicas are one queue
+    (Erlang C): a router that knows them comes close to that. Breaks for bursts, and for a router
+    that chooses blindly.
     """
     require(wait_s >= 0, "capacity.first_token", "leaves no time to wait", "use a later deadline")
     offered = traffic.requests_s * batch.service_s

@@ -37,13 +37,13 @@ class Filesystem:
 
 
 def share_bytes_per_s(filesystem: Filesystem, readers: int) -> float:
-    """What each of ``readers`` gets while they read together."""
+    """Bytes per second that each of ``readers`` gets while they read together, without burst."""
     require(readers >= 1, "coldstart.readers", f"is {readers}", "use 1 or more")
     return min(filesystem.reader_bytes_per_s, filesystem.bytes_per_s / readers)
 
 
 def bytes_read(filesystem: Filesystem, seconds: float) -> float:
-    """What a filesystem delivers while it is saturated for so long."""
+    """Bytes that a filesystem delivers while it is saturated for ``seconds``, without burst."""
     require(seconds >= 0, "coldstart.saturated", f"is {seconds:g}", "use 0 or more seconds")
     return filesystem.bytes_per_s * seconds
 
@@ -58,29 +58,29 @@ def readers_that_fill(filesystem: Filesystem) -> int:
 
 @dataclass(slots=True, frozen=True)
 class LoadSchedule:
-    """When replicas are ready that load so many at a time."""
+    """Seconds after the start at which each replica is ready, where ``parallel`` load at a time."""
 
     parallel: int
     ready_s: tuple[float, ...]  # in order
 
     @property
     def first_s(self) -> float:
-        """When the first replica is ready."""
+        """Seconds until the first replica is ready."""
         return self.ready_s[0]
 
     @property
     def mean_s(self) -> float:
-        """When replicas are ready on average."""
+        """Seconds until a replica is ready, on average."""
         return sum(self.ready_s) / len(self.ready_s)
 
     @property
     def half_s(self) -> float:
-        """When half of them are ready."""
+        """Seconds until half of the replicas are ready."""
         return self.ready_s[(len(self.ready_s) - 1) // 2]
 
     @property
     def last_s(self) -> float:
-        """When all are ready."""
+        """Seconds until all replicas are ready."""
         return self.ready_s[-1]
 
 
@@ -121,11 +121,11 @@ def schedule_loads(
 
 
 def cold_reads(replicas: int, models: int, hosts: int) -> int:
-    """Reads from the filesystem when each host reads each of its models once.
+    """How many reads from the filesystem start all replicas: one per model and host.
 
-    Copies of one model on one host come out of the page cache after the first. Assumes that
-    copies are dealt out evenly over hosts, that weights fit into the memory beside the replicas,
-    and that the first copy has loaded before the next begins.
+    Further copies of a model on a host come out of its page cache. Assumes that copies are dealt
+    out evenly over hosts, that weights fit into the memory beside the replicas, and that the first
+    copy has loaded before the next begins.
     """
     require(replicas >= 1, "coldstart.replicas", f"is {replicas}", "use 1 or more")
     good = 1 <= models <= replicas

@@ -48,7 +48,7 @@ class Use(StrEnum):
 
 
 class Span(StrEnum):
-    """What a replica's GPU-seconds were where no tokens are counted for them."""
+    """What GPU-seconds were for which no tokens are booked: idle, starting, under way."""
 
     IDLE = "idle"
     STARTING = "starting"
@@ -92,7 +92,7 @@ class Prices:
 
 
 class Key(NamedTuple):
-    """The account of tokens: tenant, model, route and use."""
+    """What tokens are booked on: tenant, model, route (the virtual model asked for) and use."""
 
     tenant: str
     model: str
@@ -134,9 +134,9 @@ class Hours:
 
 
 class Ledger:
-    """Books tokens and GPU-seconds since it was created.
+    """Books tokens and GPU-seconds by key and model, from running totals, since it was created.
 
-    Counters are passed in as they stand; the differences are taken here.
+    In memory only; it sends no bills.
     """
 
     def __init__(self, prices: Prices) -> None:
@@ -151,7 +151,11 @@ class Ledger:
         replicas: Iterable[Running],
         counted: Mapping[Key, tuple[int, int]],
     ) -> None:
-        """Book the last ``elapsed_s``; ``counted`` holds each key's total tokens so far."""
+        """Book the last ``elapsed_s``: each replica's GPU-seconds, and tokens since the last call.
+
+        ``counted`` holds each key's total (input, output) tokens so far; busy GPU-seconds are
+        shared out by tokens. A total that fell began anew and is not booked this time.
+        """
         require(elapsed_s >= 0, "elapsed_s", f"is {elapsed_s}", "time does not run backwards")
         for replica in replicas:
             self._hold(replica, elapsed_s)
@@ -203,11 +207,11 @@ class Ledger:
     # --- money -----------------------------------------------------------------------------------
 
     def gpu_cost(self, model: str, gpu_s: float) -> float:
-        """The cost of so many GPU-seconds of this model."""
+        """The cost of so many GPU-seconds of this model, in the prices' currency; books nothing."""
         return self.prices.of(model).gpu_hour * gpu_s / HOUR_S
 
     def charge(self, model: str, line: Line) -> float:
-        """The price that a line's tokens are sold for."""
+        """The price of a line's tokens for the client, by the price per million; books nothing."""
         price = self.prices.of(model)
         asked = line.input_tokens * price.input_million + line.output_tokens * price.output_million
         return asked / MILLION

@@ -16,7 +16,7 @@ Band = tuple[int, float, float, float]  # from this batch on: a, b per KV token,
 
 @dataclass(slots=True, frozen=True)
 class EngineSpeed:
-    """The speed of one replica, in milliseconds."""
+    """The measured speed of one replica: milliseconds per step by batch, and per prompt token."""
 
     name: str
     bands: tuple[Band, ...]
@@ -39,7 +39,7 @@ class EngineSpeed:
         require(self.batch_max >= 1, "speed.batch_max", f"is {self.batch_max}", "use 1 or more")
 
     def band(self, batch: int) -> Band:
-        """The coefficients that hold for a batch of this size."""
+        """The (smallest batch, a, b, c) coefficients of ``step`` that hold for this batch."""
         found = self.bands[0]
         for one in self.bands:
             if batch >= one[0]:
@@ -52,7 +52,7 @@ class EngineSpeed:
         return a + c * batch + b * kv_tokens
 
     def prefill(self, tokens: float) -> float:
-        """Milliseconds to read a prompt."""
+        """Milliseconds to read a prompt of ``tokens`` alone."""
         square = self.prefill_ms_per_square * tokens * tokens
         return self.prefill_ms + self.prefill_ms_per_token * tokens + square
 

@@ -88,7 +88,7 @@ def observed_availability(
 
 
 def poisson_interval(count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Bounds of the mean of a Poisson law of which ``count`` was drawn once (Garwood's, exact)."""
+    """(low, high) bounds of a Poisson mean of which ``count`` was drawn (Garwood's, exact)."""
     tail = (1.0 - confidence) / 2.0
     high = _solve(lambda mean: _at_most(count, mean), tail, count)
     low = _solve(lambda mean: _at_most(count - 1, mean), 1.0 - tail, count) if count else 0.0
@@ -135,7 +135,7 @@ def split_common_cause(availability: float, share: float) -> tuple[float, float]
 
 
 def twice_as_reliable(availability: float, factor: float = 2.0) -> float:
-    """Availability of a replica that fails ``factor`` times as rarely and is repaired as fast."""
+    """Availability of a replica that fails ``factor`` times as rarely, repaired as fast."""
     require(factor > 0, "failure_rates.factor", f"is {factor}", "use a factor above 0")
     return factor * availability / (factor * availability + 1.0 - availability)
 

@@ -162,7 +162,7 @@ Edge = tuple[int, Literal["begin", "end"], Fault]
 
 
 class FaultSchedule:
-    """Faults sorted by their beginning. Immutable after construction."""
+    """Faults to inject, sorted by their beginning. It injects none itself. Immutable."""
 
     __slots__ = ("_by_region", "_by_replica", "_by_zone", "faults")
 
@@ -181,7 +181,7 @@ class FaultSchedule:
             index.setdefault(fault.target, []).append(fault)
 
     def edges(self) -> list[Edge]:
-        """Every beginning and end by time; at one instant ends go first, so windows may abut."""
+        """All (time, "begin" or "end", fault) by time; at one instant ends go first."""
         ends: list[Edge] = [(f.until, "end", f) for f in self.faults if f.until is not None]
         begins: list[Edge] = [(f.at, "begin", f) for f in self.faults]
         return sorted(ends + begins, key=lambda edge: edge[0])

@@ -20,7 +20,7 @@ _BATCHES: Final = 40  # of which the spread tells the error of the mean
 
 @dataclass(slots=True, frozen=True)
 class SimulatedFleet:
-    """What a simulated past of a fleet showed."""
+    """What a simulated past of a fleet showed: availability with its error, and windows met."""
 
     availability: float
     error: float  # of the availability, one standard error

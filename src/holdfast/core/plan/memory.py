@@ -57,7 +57,7 @@ def activation_bytes(shape: ModelShape, tensor: int, batch_tokens: int, sequence
 
 @dataclass(slots=True, frozen=True)
 class DeviceNeed:
-    """Bytes that the fullest device of a replica holds."""
+    """Bytes that the fullest device of a replica holds, by part, and the budget it has."""
 
     tensor: int
     pipeline: int
@@ -69,7 +69,7 @@ class DeviceNeed:
 
     @property
     def total(self) -> float:
-        """All four parts."""
+        """Bytes of weights, KV cache, activations and overhead together."""
         return self.weights + self.kv + self.activations + self.overhead
 
     @property
@@ -79,7 +79,7 @@ class DeviceNeed:
 
     @property
     def devices(self) -> int:
-        """Devices of one replica."""
+        """How many devices one replica takes: tensor degree times pipeline stages."""
         return self.tensor * self.pipeline
 
 
@@ -137,7 +137,10 @@ class MemoryQuestion:
         return whole * most * self.shape.kv_share(tensor)
 
     def need(self, tensor: int = 1, pipeline: int = 1) -> DeviceNeed:
-        """What the fullest device holds when a replica is divided so."""
+        """Bytes that the fullest device holds with this tensor degree and these pipeline stages.
+
+        It need not fit: see ``fits``.
+        """
         tokens = self.context * self.sequences
         activations = self.activations
         if activations is None:

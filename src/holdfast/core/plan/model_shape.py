@@ -184,7 +184,7 @@ class ModelShape:
 
     @property
     def active_width(self) -> int:
-        """Feed-forward width that one token passes through."""
+        """Feed-forward width that one token passes through; with experts, of the active ones."""
         if not self.experts:
             return self.intermediate
         return (self.experts_active + self.shared_experts) * self.expert_intermediate
@@ -257,9 +257,10 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def shape_of_config(config: Mapping[str, Any]) -> ModelShape:
-    """Read a model's ``config.json``, as model hubs publish it.
+    """Read a model's ``config.json``, as model hubs publish it, into a ``ModelShape``.
 
-    A multimodal config is read for its language part: what its other parts weigh is not in it.
+    Raises ``ConfigError`` where a needed size is missing or bad. A multimodal config is read for
+    its language part: what its other parts weigh is not in it.
     """
     text = config.get("text_config") or config.get("llm_config")
     if isinstance(text, Mapping):

@@ -34,7 +34,7 @@ def nested_attempts(layers: int, attempts: int) -> int:
 
 
 def budget_bound(budget: float) -> float:
-    """Most attempts per request under a retry budget, a share of the requests."""
+    """Most attempts per request under a retry budget: 1 + ``budget``, a share of the requests."""
     require(budget >= 0, "overload.budget", f"is {budget:g}", "use a share, 0 or more")
     return 1.0 + budget
 
@@ -53,12 +53,15 @@ def metastable_attempts(utilisation: float) -> int:
 
 
 def exponential_tail(mean: float = 1.0) -> Tail:
-    """The tail of exponential times."""
+    """A function of t: the probability that an exponential time with this mean exceeds t."""
     return lambda t: exp(-t / mean) if t > 0 else 1.0
 
 
 def lognormal_tail(mu: float = 0.0, sigma: float = 1.0) -> Tail:
-    """The tail of lognormal times, whose logarithm has this mean and deviation."""
+    """A function of t: the probability that a lognormal time exceeds t.
+
+    ``mu`` and ``sigma`` are the mean and deviation of its logarithm.
+    """
 
     def tail(t: float) -> float:
         return 0.5 * (1.0 - erf((log(t) - mu) / (sigma * sqrt(2.0)))) if t > 0 else 1.0
@@ -100,7 +103,7 @@ def slow_after_hedge(slow: float) -> float:
 
 
 def tail_per_call(tail: float, calls: int) -> float:
-    """How rare a slow call must be, if ``calls`` at once shall all be fast but for ``tail``."""
+    """Share of slow calls allowed, so that of ``calls`` at once all are fast but for ``tail``."""
     _share(tail, "tail")
     require(calls >= 1, "overload.calls", f"is {calls}", "use 1 or more")
     return float(1.0 - (1.0 - tail) ** (1.0 / calls))

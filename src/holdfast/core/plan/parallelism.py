@@ -80,13 +80,13 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """Devices of one replica."""
+        """How many devices one replica takes: tensor degree times pipeline stages."""
         return self.tensor * self.pipeline
 
 
 @dataclass(slots=True, frozen=True)
 class StepTime:
-    """Parts of the time in which every running request gets one more token."""
+    """Seconds of one decoding step by part: every running request gets one more token in it."""
 
     weights_s: float
     kv_s: float
@@ -97,7 +97,7 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        """The whole step: reading or computing, whichever is longer, then talking."""
+        """Seconds of the whole step: the longer of reading and computing, then communication."""
         return max(self.weights_s + self.kv_s, self.compute_s) + self.all_reduce_s + self.stages_s
 
 

@@ -81,11 +81,11 @@ def servers_for(offered: float, wait: float, share: float, utilisation: float = 
 
 
 def random_choice_wait(load: float, variation: float = 1.0) -> float:
-    """Mean wait where each request is sent to a server at random (M/G/1, Pollaczek-Khinchine).
+    """Mean wait, in service times, where requests go to servers at random (M/G/1).
 
-    ``variation`` is the squared coefficient of variation of service times: 0 for equal ones, 1
-    for exponential ones. Breaks for servers that share their time among requests: see
-    ``shared_sojourn``.
+    ``load`` is of one server. ``variation`` is the squared coefficient of variation of service
+    times: 0 for equal ones, 1 for exponential ones. Breaks for servers that share their time among
+    requests: see ``shared_sojourn``.
     """
     _load(load)
     require(variation >= 0, "queueing.variation", f"is {variation:g}", "use 0 or more")
@@ -93,20 +93,20 @@ def random_choice_wait(load: float, variation: float = 1.0) -> float:
 
 
 def shared_sojourn(load: float) -> float:
-    """Mean time in a server that works on all its requests at once (M/G/1-PS), any service law."""
+    """Mean time, in service times, in a server that shares its work among requests (M/G/1-PS)."""
     _load(load)
     return 1.0 / (1.0 - load)
 
 
 def sojourn_quantile(load: float, quantile: float) -> float:
-    """Quantile of the time in one exponential server (M/M/1), wait and service."""
+    """Quantile of wait plus service in one exponential server (M/M/1), in service times."""
     _load(load)
     require(0 < quantile < 1, "queueing.quantile", f"is {quantile:g}", "use a share such as 0.99")
     return -log(1.0 - quantile) / (1.0 - load)
 
 
 def two_choices_sojourn(load: float) -> float:
-    """Mean time where each request takes the shorter of two queues chosen at random.
+    """Mean time, in service times, if requests join the shorter of two random queues.
 
     The limit of many servers: ``sum of load^(2^i - 2)``. For 64 servers it is some 3 % more.
     """
@@ -122,7 +122,10 @@ def two_choices_sojourn(load: float) -> float:
 
 
 def two_choices_tail(load: float, length: int) -> float:
-    """Share of servers with at least ``length`` requests, under the same rule."""
+    """Share of servers with ``length`` requests or more, under the two-choices rule.
+
+    Each request joins the shorter of two queues chosen at random; ``load`` is of one server.
+    """
     _load(load)
     require(length >= 0, "queueing.length", f"is {length}", "use 0 or more")
     return float(load ** (2.0**length - 1.0))

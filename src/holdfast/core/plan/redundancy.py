@@ -72,7 +72,7 @@ def _up_distribution(size: int, a: float, correlation: float) -> list[float]:
 
 
 def convolve(left: list[float], right: list[float]) -> list[float]:
-    """Distribution of the sum of two independent counts."""
+    """Distribution of the sum of two independent counts; index = count, value = probability."""
     out = [0.0] * (len(left) + len(right) - 1)
     for i, p in enumerate(left):
         if p:
@@ -137,7 +137,7 @@ class Redundancy:
         return min(1.0, self.common + (1.0 - self.common) * short)
 
     def up_distribution(self, sizes: Sequence[int]) -> list[float]:
-        """Probability of 0, 1, … replicas up in zones of these sizes, common causes included."""
+        """Probabilities of 0, 1, … replicas up in zones of these sizes, as a list."""
         counts = [1.0]
         for size in sizes:
             counts = convolve(counts, self._zone(size))
@@ -232,7 +232,7 @@ def replicas_by_mean(need: int, a: float) -> int:
 
 
 def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> float:
-    """What the spares cost over ``hours``, by default a month."""
+    """What the spares cost over ``hours``, by default a month, in the currency of the price."""
     _count(spares, "spares", 0)
     good = 0.0 <= cost_per_hour < inf
     require(good, "redundancy.cost_per_hour", f"is {cost_per_hour}", "use a price, 0 or more")

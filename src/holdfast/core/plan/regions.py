@@ -14,7 +14,7 @@ from holdfast.core.types import require
 
 
 class RegionMode(StrEnum):
-    """How regions share the load."""
+    """How regions share the load: one alone, one with a standby, or several that all serve."""
 
     SINGLE = "single"
     STANDBY = "standby"  # active-standby
@@ -73,7 +73,7 @@ class Regions:
 
 @dataclass(slots=True, frozen=True)
 class RegionOption:
-    """One way to use regions, with what it gives and costs."""
+    """One way to use regions, with the availability it gives and its monthly costs."""
 
     mode: RegionMode
     regions: int
@@ -87,7 +87,7 @@ class RegionOption:
 
     @property
     def monthly_cost(self) -> float | None:
-        """All costs of a month together; ``None`` where a price is not known."""
+        """Replicas and transfer of a month together; ``None`` where no price was given."""
         return None if self.replicas_cost is None else self.replicas_cost + self.transfer_cost
 
 

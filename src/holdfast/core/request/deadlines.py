@@ -380,7 +380,10 @@ class Deadlines:
         return median
 
     def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
-        """Learn from the longest of the ``count`` gaps between the tokens of a finished stream."""
+        """Learn from an ended stream: ``count`` gaps between tokens, the longest in ns.
+
+        With ``count`` 0 nothing is learned.
+        """
         if count > 0:
             replica = self._replicas.get(replica_id)
             self._gaps.add_worst(0 if replica is None else replica.group, worst_gap, count)

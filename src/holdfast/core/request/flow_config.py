@@ -12,7 +12,7 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class FlowConfig:
-    """The settings of one gateway's request flow: lanes, retries, hedges, ladders, quotas."""
+    """Settings of one gateway's request flow: lanes, retries, hedges, ladders, quotas, periods."""
 
     lane: LaneConfig = field(default_factory=LaneConfig)  # for models without one of their own
     lanes: dict[str, LaneConfig] = field(default_factory=dict)

@@ -20,7 +20,11 @@ EARLY: Final = 0.75  # of what is permitted: at a steady climb a quarter of the 
 def early_warnings(
     disks: Sequence[DiskRow], replicas: Sequence[ReplicaRow], grows: Mapping[str, bool]
 ) -> list[WarningRow]:
-    """The warnings of all rows; ``grows`` says by replica whether its memory goes with its work."""
+    """A warning for each row at 75 % of a limit or more that has no incident yet.
+
+    Limits are a disk's bandwidth and operations, and a replica's GPU memory; ``grows`` says by
+    replica id whether that goes with its work, others are not warned of.
+    """
     found: list[WarningRow] = []
     for disk in disks:
         if not disk.incidents:

@@ -175,7 +175,10 @@ class DesiredReplicas:
 
 @dataclass(slots=True, frozen=True)
 class Reading:
-    """Everything that one source reports at one moment."""
+    """Everything that one source (a platform, an agent) reports at one moment.
+
+    Rows of a part that failed are those of its last success.
+    """
 
     source: str  # its name in the fleet file
     kind: str  # local, aws, kubernetes, agent

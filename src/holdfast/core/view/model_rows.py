@@ -294,7 +294,7 @@ def incident_row(incident: Incident, now: int) -> IncidentRow:
 
 
 def exhausted_in(incidents: Iterable[Incident], now: int) -> dict[str, float]:
-    """Seconds until memory is full, by replica, from the evidence of open leaks."""
+    """Seconds until memory is full, by replica id, from the evidence of these incidents' leaks."""
     found: dict[str, float] = {}
     for incident in incidents:
         if incident.cause is not Cause.LEAK:

@@ -436,7 +436,7 @@ class ReadingDiff:
 def gpu_seen(
     host: str, device: GpuDevice, replicas: tuple[str, ...], reporter: str = ""
 ) -> GpuSeen:
-    """The figures of one device as a fact."""
+    """Build the fact ``GpuSeen`` from the figures of one device."""
     return GpuSeen(
         host=host,
         gpu=device.id,

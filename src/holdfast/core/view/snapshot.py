@@ -86,7 +86,10 @@ class HostRow:
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRow:
-    """The row of one replica, routed by Holdfast or only seen on its platform."""
+    """The row of one replica, routed by Holdfast or only seen on its platform.
+
+    ``None`` is unknown.
+    """
 
     id: str
     model: str
@@ -237,7 +240,10 @@ class IncidentRow:
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The joined view of the whole fleet at one moment: all tables of rows."""
+    """The joined view of the whole fleet at one moment: all tables of rows.
+
+    Plain data for the admin API and its pages; it decides nothing.
+    """
 
     at: float  # seconds since 1970
     version: int = 0  # grows with each that differs

@@ -15,7 +15,7 @@ _TABLES: Final = tuple(one.name for one in fields(Snapshot) if one.name not in _
 
 
 def changes(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """What a client must change to get from one snapshot to the next.
+    """A dict of what a client must change to get from one snapshot to the next.
 
     ``head`` holds all fields that are not tables; ``rows`` the changed fields, by table and
     position; ``whole`` the tables of another length. ``since`` is the version that the client must

@@ -137,7 +137,10 @@ class PeerComparison:
         self._pools: dict[tuple[str, str], _Pool] = {}
 
     def take(self, fact: Compared | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """Take one comparison of two answers, or a process end; return the odd replica's sign."""
+        """Take whether two replicas' answers agreed, or a process end; return the odd one's sign.
+
+        Empty for agreement, and until one disagrees clearly more than its peers do.
+        """
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # what it got wrong it had in memory
             return NOTHING

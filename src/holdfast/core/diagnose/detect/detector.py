@@ -20,14 +20,17 @@ class Detector(Protocol):
     reads: ClassVar[tuple[type, ...]]  # the kinds of facts it wants to see
 
     def take(self, fact: Any, now: int) -> Sequence[Evidence]:
-        """Take one fact of a kind that it reads, in order of time; return the evidence found."""
+        """Take one fact of a kind that it reads, in order of time; return evidence to report now.
+
+        Empty if there is none, or if a lasting sign was reported a short while ago.
+        """
 
     def forget(self, replica: str) -> None:
         """Drop all records of a replica that is gone or has a new process."""
 
 
 class Pace:
-    """Limits how often the same sign is reported while it holds."""
+    """Limits how often the same sign is reported while it holds: once per ``REPEAT``."""
 
     __slots__ = ("_said",)
 

@@ -64,7 +64,10 @@ class PoisonConfig:
 
 
 class PoisonDetector:
-    """Finds and blocks requests that were running when several replicas died."""
+    """Finds requests that were running when several replicas died.
+
+    It lists their fingerprints in ``blocked``; gateways do the refusing.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (RequestDied, ProcessEnded, HostConditionSeen)
 

@@ -78,7 +78,10 @@ class Heartbeat:
         self._busy_since: int | None = None  # requests run without a break
 
     def beat(self, source: str, now: int) -> None:
-        """Record output from a source: log, metrics, tokens or canary."""
+        """Record output from a source: log, metrics, tokens or canary.
+
+        ``ValueError`` for another.
+        """
         if source not in SOURCES:
             raise ValueError(f"{source!r} is no source of heartbeats: use one of {SOURCES}")
         self._heard[source] = max(now, self._heard.get(source, now))

@@ -73,7 +73,10 @@ def loose_image(seen: VersionsSeen) -> str:
 
 
 def comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
-    """What is compared with what, and the value; None for unknown."""
+    """(what is compared, the value) of one aspect of a replica's versions; None for unknown.
+
+    An image pinned by digest is compared by that digest.
+    """
     value = str(getattr(seen, aspect)).strip()
     if not value:
         return None
@@ -231,7 +234,7 @@ class SkewDetector:
 def differences(
     aspect: str, seen: Mapping[str, VersionsSeen]
 ) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Of one aspect of one deployment, the values that differ and who holds them."""
+    """Yield (what, replicas by value) where replicas of one deployment differ in an aspect."""
     found: dict[str, dict[str, list[str]]] = {}
     for name, one in seen.items():
         found_value = comparable(aspect, one)

@@ -170,7 +170,7 @@ class OutputDriftDetector:
         return found
 
     def baselines(self) -> dict[str, Any]:
-        """Every frozen baseline, as JSON-ready data."""
+        """Every frozen baseline, of all models, as JSON-ready data for ``restore``."""
         data: dict[str, Any] = {
             "baselines": [ruler.baseline.plain() for ruler in self._rulers.values()]
         }
@@ -207,7 +207,7 @@ class OutputDriftDetector:
         }
 
     def accept(self, model: str) -> tuple[int, str]:
-        """Make the latest answers of a model its baselines; how many, and what was done.
+        """Make a model's latest answers its baselines; return how many, and a text about it.
 
         A baseline with too few answers since it was frozen stays as it is.
         """
@@ -229,7 +229,7 @@ class OutputDriftDetector:
         return 0, f"nothing accepted: {needs}{told}"
 
     def reset(self, model: str) -> tuple[int, str]:
-        """Drop the baselines of a model, frozen or not, to learn them anew; how many there were."""
+        """Drop a model's baselines, frozen or being learned; return how many, and a text."""
         dropped = self._drop(lambda key: key[0] == model)
         if not dropped:
             return 0, f"{model} has no baseline"
@@ -294,7 +294,11 @@ class OutputDriftDetector:
         return len(mine) < STATISTICS_MAX
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Load baselines of an earlier run; one being learned for the same key is dropped."""
+        """Load baselines from the data that ``baselines`` returned; bad data raises ``ValueError``.
+
+        One being learned for the same key is dropped; those without room are counted in
+        ``refused``.
+        """
         for plain in data.get("baselines", ()):
             try:
                 baseline = Baseline(**{**plain, "grid": tuple(plain["grid"])})

@@ -39,7 +39,11 @@ class StrandedGpusDetector:
         self._pace = Pace()
 
     def take(self, fact: ReplicasWanted, now: int) -> Sequence[Evidence]:
-        """Take replicas that wait to be placed; return a sign if free GPUs would be enough."""
+        """Take replicas that wait to be placed.
+
+        Return a sign if GPUs are free, but on no host enough. The free GPUs of all hosts together
+        must suffice for one replica.
+        """
         hosts = self._census.hosts.values()
         free = [host.gpus_free for host in hosts if host.gpus_free]
         stranded = (
