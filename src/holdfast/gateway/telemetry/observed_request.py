@@ -18,7 +18,10 @@ from holdfast.gateway.telemetry.trace import Trace
 
 
 class ObservedRequest(Protocol):
-    """A client's request, as far as it is counted, traced and recorded."""
+    """A client's request, as telemetry sees it; implemented by ``ProxiedRequest``.
+
+    Only ``trace``, ``first_at``, ``died_at`` and ``spent`` are set by telemetry.
+    """
 
     trace: Trace | None  # None: it is not traced
     first_at: int  # when the client was shown the beginning of its answer; 0: not yet
@@ -59,7 +62,7 @@ class ObservedRequest(Protocol):
 
     @property
     def said_tokens(self) -> int:
-        """How many tokens the client got from attempts that broke off."""
+        """How many tokens the client got from attempts that ended early."""
 
 
 class ObservedTarget(Protocol):
@@ -111,7 +114,7 @@ class ObservedAttempt(Protocol):
 
     @property
     def last(self) -> int:
-        """When the last byte arrived."""
+        """When the last byte arrived, or the attempt's time of silence last began anew."""
 
     @property
     def begun(self) -> bool:
@@ -125,7 +128,7 @@ class ObservedAttempt(Protocol):
         """Return the tokens of the prompt, by the engine's count or by an estimate."""
 
     def chunks(self) -> int:
-        """Return how many chunks of content arrived; 0: not known."""
+        """Return how many chunks with content arrived; 0 in attempts that do not count them."""
 
 
 __all__ = ["ObservedAttempt", "ObservedRequest", "ObservedTarget"]
