@@ -93,7 +93,7 @@ OpenKeyStore = Callable[[KeyStoreSection], KeyStore]  # makes the store of idemp
 
 
 class Listening(Protocol):
-    """What accepts clients, as far as draining needs it."""
+    """What accepts clients, the event loop's server or an ``Acceptor``; for draining."""
 
     def close(self) -> None:
         """Accept no more clients; open connections are not touched."""

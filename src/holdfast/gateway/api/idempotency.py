@@ -99,7 +99,7 @@ def interrupted() -> ApiError:
 
 
 def exhausted() -> ApiError:
-    """Make the 429 error for a tenant that holds as many keys as it may."""
+    """Make the 429 error for a new key of a tenant, or store, that holds as many as it may."""
     message = (
         "There are too many idempotency keys that have not expired. Send fewer requests with a "
         "key, or send this one without."

@@ -26,7 +26,7 @@ class Listener(Protocol):
         """Stop producing output until ``on_client_ready``: the client's write buffer is full."""
 
     def on_client_ready(self) -> None:
-        """Resume producing output: the client's write buffer has room again."""
+        """Resume producing output after ``on_client_slow``: the write buffer has room again."""
 
 
 class BodySink(Protocol):
@@ -61,7 +61,7 @@ class Exchange(Protocol):
         """Stop reading the rest of the request from the client until ``resume_body``."""
 
     def resume_body(self) -> None:
-        """Read the rest of the request again."""
+        """Read the rest of the request from the client again, after ``pause_body``."""
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a whole response and end the exchange.
@@ -112,7 +112,7 @@ class Caller(Protocol):
         """Take a piece of the response body, without transfer framing."""
 
     def on_end(self) -> None:
-        """Note that the response is complete."""
+        """Note that the response is complete; nothing follows."""
 
     def on_failure(self, kind: Kind, detail: str) -> None:
         """Note that the call failed before the response was complete; nothing follows.

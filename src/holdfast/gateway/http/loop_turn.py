@@ -129,7 +129,7 @@ class LoopTurn:
         self._kept.pop(transport, None)
 
     def flush(self) -> None:
-        """Send now what is kept for all transports."""
+        """Send now what is kept for all transports; kept reads are not handled."""
         kept, self._kept = self._kept, {}  # what follows from sending may put more
         self._bytes = 0
         for transport, parts in kept.items():

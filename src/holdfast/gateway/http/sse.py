@@ -72,7 +72,7 @@ class EventSplitter:
 
     @property
     def pending(self) -> bool:
-        """Whether an unfinished event is buffered: a stream that ends now was cut inside it."""
+        """Whether part of an event is buffered: a stream that ends now was cut inside it."""
         return bool(self._rest) or self._touched
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -217,7 +217,10 @@ def check_upgrade(method: bytes, protocol: bytes | None) -> Refusal | None:
 
 
 def size_of(target: bytes, headers: dict[bytes, bytes]) -> int:
-    """Return about how many bytes a head of this target and these headers had on the wire."""
+    """Return about how many bytes a head of this target and these headers had on the wire.
+
+    For limits only: the method, version and blanks are not counted exactly.
+    """
     return len(target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 

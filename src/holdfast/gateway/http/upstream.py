@@ -105,7 +105,7 @@ class Upstream:
 
     @property
     def idle(self) -> int:
-        """How many open connections wait for a call."""
+        """How many open connections of the pool wait for a call."""
         return len(self._idle)
 
     @property
@@ -176,7 +176,10 @@ class Upstream:
         self.trim()
 
     def abandon(self) -> None:
-        """Close the idle connections and fail all calls under way with ``Kind.DRAINED``."""
+        """Close the pool now: idle connections at once, calls under way fail with ``Kind.DRAINED``.
+
+        Their callers are told, so that requests can move to another replica.
+        """
         self._turn.catch_up()
         self.close()
         for connection in list(self._busy):

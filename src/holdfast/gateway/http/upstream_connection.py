@@ -70,7 +70,7 @@ class Owner(Protocol):
     heads: HeadCache[Head]  # of the replica's answers
 
     def opened(self, connection: "UpstreamConnection") -> None:
-        """Note that a connection is established."""
+        """Note that a connection is established, so that its time to connect is over."""
 
     def finished(self, connection: "UpstreamConnection", *, keep: bool) -> None:
         """Take back a connection whose call is over; ``keep``: it can carry another call.
@@ -87,7 +87,7 @@ class _StopError(Exception):
 
 
 class Running:
-    """Implements ``Call`` for a call under way; refers to no connection once the call is over."""
+    """Handle of one call, which implements ``Call``; does nothing once the call is over."""
 
     __slots__ = ("connection",)
 
@@ -214,7 +214,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read from the socket again."""
+        """Read from the socket again, after ``pause``."""
         self._paused = False
         if self._transport is not None:
             self._transport.resume_reading()

@@ -57,7 +57,7 @@ class AttemptOwner(ObservedRequest, Protocol):
 
     @property
     def port(self) -> FlowPort:
-        """The port through which events are reported to the flow."""
+        """The port through which events are reported to the flow; shared by all requests."""
 
     @property
     def observer(self) -> Observer:
@@ -69,7 +69,7 @@ class AttemptOwner(ObservedRequest, Protocol):
 
     @property
     def answer_bytes_max(self) -> int:
-        """The longest whole answer that is accepted, in bytes."""
+        """The longest whole answer that is accepted, in bytes; a longer one fails as malformed."""
 
     def forget(self, attempt: "Attempt") -> None:
         """Remove an attempt that is over from the request and from the watch for silence."""
@@ -229,10 +229,10 @@ class Attempt(ABC):
     # --- what the flow is told -------------------------------------------------------------------
 
     def content(self) -> bool:
-        """Report the first content to the flow.
+        """Report the first content to the flow, which then aborts rival attempts of the request.
 
-        Return False if the flow ended this attempt upon it. That happens when another attempt of
-        the request was first. To be called once.
+        Return whether this attempt may go on; False: it was ended upon the report. To be called
+        once.
         """
         self.begun = True
         proxied = self.proxied
@@ -260,7 +260,10 @@ class Attempt(ABC):
         proxied.port.tell(proxied.flow, event)
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
-        """Cancel the call because of what the replica sent, and report the end with this kind."""
+        """Cancel the call because of what the replica sent, and report the end with this kind.
+
+        ``tokens``: those of the answer that the client got. The flow may then try another replica.
+        """
         if self.call is not None:
             self.call.cancel()
         self.end(kind, tokens)

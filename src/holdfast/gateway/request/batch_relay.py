@@ -137,7 +137,7 @@ class RelayedRequest(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_client_ready(self) -> None:
-        """Read the answer again."""
+        """Read the answer from the batch process again."""
         if self._transport is not None:
             self._transport.resume_reading()
 

@@ -54,7 +54,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class AnsweredRequest(Protocol):
-    """A request whose answer is complete, with the members that a comparison uses."""
+    """A request whose answer is complete, as comparisons see it.
+
+    Implemented by ``ProxiedRequest``.
+    """
 
     @property
     def ask(self) -> ParsedRequest:
@@ -62,7 +65,7 @@ class AnsweredRequest(Protocol):
 
     @property
     def flow(self) -> Flow | None:
-        """The flow in which the request ran."""
+        """The flow in which the request ran; None if it never entered one."""
 
     @property
     def route(self) -> Route:
@@ -133,8 +136,8 @@ class Comparisons:
     def consider(self, proxied: AnsweredRequest, finish: Finish) -> None:
         """Decide whether to compare a complete answer; if so, ask a second replica soon.
 
-        Skipped if the request is not greedy, the answer was continued, the model is too busy or
-        compared enough lately, or no other replica fits.
+        Skipped if the request is not greedy, the answer was continued, it is not the replica's
+        turn, the model is busy, or no other replica of the same revision has room.
         """
         ask, model = proxied.ask, finish.model
         comparing = self.models.get(model)

@@ -215,7 +215,10 @@ class FlowPort:
             self._carry_out(actions)
 
     def soon(self, flow: Flow | None, event: FlowEvent) -> None:
-        """Pass an event to the flow in the next turn of the event loop."""
+        """Pass an event to the flow in the next turn of the event loop.
+
+        For what happens while the flow's actions are carried out, so that it is not entered twice.
+        """
         self._loop.call_soon(self.tell, flow, event)
 
     def answers(self, proxied: FlowRequest) -> None:

@@ -132,7 +132,7 @@ class KeyThread:
                 self._changed.notify()
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Make the queued changes, sign off at the store, close it and end the thread.
+        """Make the queued changes, note in the store that this gateway leaves, and end the thread.
 
         Blocks for up to ``timeout_s``; return whether the thread ended in that time.
         """

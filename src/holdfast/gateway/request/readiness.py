@@ -29,7 +29,7 @@ class Readiness:
         self.control_silent_s: float | None = None  # None: control speaks
 
     def knows(self, path: bytes) -> bool:
-        """Whether a path is one of the probe pages."""
+        """Whether a path is a probe page: ``/livez``, ``/readyz`` or below ``/readyz/``."""
         return path in _PATHS or path.startswith(b"/readyz/")
 
     def ready(self) -> tuple[bool, str]:

@@ -75,7 +75,7 @@ class RequestDriver:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
+        """The settings in force, replaced as a whole by ``reconfigure``."""
         return self.port.settings
 
     @property
@@ -270,7 +270,11 @@ class RequestDriver:
         self.budget.reconfigure(settings.budget, tenants, settings.http.body_bytes_max)
 
     def cut_all(self) -> None:
-        """End all requests under way with an error: the time to drain is over."""
+        """End all requests under way with an error: the time to drain is over.
+
+        Callers that wait for the answer of an idempotency key get a 503; relayed batch requests are
+        not touched.
+        """
         for proxied in list(self.port.requests.values()):
             proxied.cut()
         for keyed in (*self._retired, self.keyed):

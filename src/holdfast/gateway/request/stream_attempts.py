@@ -325,7 +325,7 @@ class StreamAttempt(EventAttempt):
         return read if self._seam is None else self._seam.prompt_tokens(read)
 
     def chunks(self) -> int:
-        """Return how many chunks with content arrived."""
+        """Return how many chunks with content arrived, shown or still held."""
         return self._events
 
     def _learn(self) -> None:
@@ -431,7 +431,10 @@ class ResponseAttempt(EventAttempt):
         return self._read
 
     def tokens(self) -> int:
-        """Return the engine's token count, which comes with the last event; 0 before it."""
+        """Return the engine's count of the answer's tokens, which comes with the last event.
+
+        0 before.
+        """
         return self._tokens
 
 

@@ -72,7 +72,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were observed."""
+        """How many values were observed, over all buckets."""
         return sum(self.counts[1:])
 
 
@@ -210,7 +210,10 @@ class Counters:
             counts[bisect_left(_PER, per_token)] += 1
 
     def first_token(self, model: str, took: int) -> None:
-        """Add the time (ns) from a request's arrival until its client got the first content."""
+        """Add the time (ns) from a request's arrival until its client got the first content.
+
+        Not for whole answers; time in the queue and in failed attempts is included.
+        """
         counts = self.meter(model).first_token
         counts[0] += took
         counts[bisect_left(_FIRST, took)] += 1
@@ -277,7 +280,10 @@ class Counters:
         self.add(f'idempotency_requests_total{{result="{result}"}}')
 
     def compared(self, model: str, result: str) -> None:
-        """Count a comparison of two replicas' answers: agreed, disagreed, or unanswered."""
+        """Count a comparison of two replicas' answers.
+
+        ``result``: agreed, disagreed or unanswered.
+        """
         self.add(f'comparisons_total{{model="{model}",result="{result}"}}')
 
     def add(self, name: str, amount: float = 1) -> None:

@@ -54,7 +54,7 @@ class ObservedRequest(Protocol):
 
     @property
     def via(self) -> str:
-        """The virtual model that was asked for, or ``DIRECT``."""
+        """The virtual model name that was asked for, or ``DIRECT`` for a real model."""
 
     @property
     def escalated(self) -> bool:
@@ -90,7 +90,7 @@ class ObservedTarget(Protocol):
 
 
 class ObservedAttempt(Protocol):
-    """One attempt on one replica; times in nanoseconds, 0: not yet."""
+    """One attempt on one replica, as telemetry sees it; times in monotonic ns, 0: not yet."""
 
     @property
     def proxied(self) -> ObservedRequest:
@@ -118,14 +118,14 @@ class ObservedAttempt(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether content has arrived."""
+        """Whether content has arrived and the flow knows; held chunks do not count."""
 
     @property
     def continues(self) -> bool:
         """Whether the attempt continues the answer of another attempt that broke off."""
 
     def prompt_tokens(self) -> int:
-        """Return the tokens of the prompt, by the engine's count or by an estimate."""
+        """Return the prompt's tokens: the engine's count if it came, else an estimate."""
 
     def chunks(self) -> int:
         """Return how many chunks with content arrived; 0 in attempts that do not count them."""

@@ -64,7 +64,7 @@ class Observer:
     # --- attempts --------------------------------------------------------------------------------
 
     def saw_end(self, attempt: ObservedAttempt, kind: Kind | None, said: int) -> None:
-        """Count, trace and book the tokens of an attempt that ended; ``kind`` None: it succeeded.
+        """Count the end of an attempt and its tokens, and trace it; ``kind`` None: it succeeded.
 
         ``said``: tokens of its answer. If the connection died, the replica is remembered until the
         request is over. Whole answers that succeed are reported by ``saw_answer`` instead.
@@ -102,7 +102,7 @@ class Observer:
         self.counters.streamed(model, first - attempt.started, per_chunk, per_token)
 
     def saw_answer(self, attempt: ObservedAttempt, read: int, said: int) -> None:
-        """Count, trace and book the tokens of an attempt that gave a whole, not streamed, answer.
+        """Count an attempt that gave a whole, not streamed, answer, and its tokens, and trace it.
 
         ``read``, ``said``: tokens of prompt and answer. Replaces ``saw_end`` for it.
         """
@@ -177,7 +177,7 @@ class Observer:
     def saw_escalation(self, proxied: ObservedRequest, check: str) -> None:
         """Count that an answer failed this check and a stronger model is asked.
 
-        The answer's tokens are booked as escalation instead of useful, and its trace stays open.
+        The answer's tokens now count as escalation instead of useful, and its trace stays open.
         """
         self.counters.escalated(proxied.ask.model, check)
         model, read, said = proxied.spent

@@ -42,10 +42,10 @@ Row = tuple[str, str, str]  # tenant, model, route
 
 
 class TokenLedger:
-    """All tokens of one gateway since its start, by tenant, model, route and use; only counts.
+    """All tokens of one gateway since its start, by tenant, model, route and use; no prices.
 
     Route: the virtual name that was asked for, or ``DIRECT``. At most 2,048 rows; further ones are
-    booked together as nobody's.
+    counted together as nobody's.
     """
 
     __slots__ = ("_rows",)
@@ -56,10 +56,10 @@ class TokenLedger:
     def ended(
         self, attempt: ObservedAttempt, kind: Kind | None, input_tokens: int, output_tokens: int
     ) -> None:
-        """Book the tokens of an attempt that failed, was cancelled or continued another.
+        """Count the tokens of an attempt that failed, was cancelled or continued another.
 
-        Text that the client saw is useful unless degenerate; else it is booked as retry, hedge or
-        abandoned. Nothing if no engine began to work.
+        Text that the client saw is useful unless degenerate; the rest is retry, hedge or abandoned,
+        and the prompt of a continuing attempt is continuation. Nothing if no engine began to work.
         """
         if kind in _NO_WORK and not attempt.begun:
             return
@@ -74,7 +74,7 @@ class TokenLedger:
     ) -> None:
         """Move an answer's tokens from useful to escalation: another model is asked instead.
 
-        They must have been booked as useful before.
+        They must have been counted as useful before.
         """
         row = self.row(tenant, model, route)
         row[_USEFUL] -= input_tokens
@@ -83,7 +83,7 @@ class TokenLedger:
         row[_ESCALATION + 1] += output_tokens
 
     def ours(self, model: str, use: Use, input_tokens: int, output_tokens: int) -> None:
-        """Book tokens of a request that Holdfast made itself; no tenant pays for them."""
+        """Count tokens of a request that Holdfast made itself; no tenant pays for them."""
         row = self.row(NOBODY, model, DIRECT)
         row[_PLACE[use]] += input_tokens
         row[_PLACE[use] + 1] += output_tokens
