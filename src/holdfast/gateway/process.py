@@ -93,37 +93,46 @@ OpenKeyStore = Callable[[KeyStoreSection], KeyStore]  # makes the store of idemp
 
 
 class Listening(Protocol):
-    """What accepts clients, as far as draining needs it."""
+    """What accepts clients, the event loop's server or an ``Acceptor``; for draining."""
 
     def close(self) -> None:
-        """Accept nobody any more."""
+        """Accept no more clients; open connections are not touched."""
 
 
 @dataclass(slots=True, frozen=True)
 class GatewayMember:
-    """Where a gateway stands among those of several controls; alone it has none but its own."""
+    """A gateway's place in a fleet: the name of the control beside it, and other controls."""
 
     name: str = ""  # of the control beside it; empty: there is one control
     controls: tuple[ControlAddress, ...] = ()  # on other machines
 
     def gateway_id(self, index: int) -> str:
-        """The place of a gateway process, as no other one in the fleet."""
+        """Return the id of the gateway process with this index, unique in the fleet.
+
+        Such as ``gateway-0``, with the control's name before it where there are several.
+        """
         return f"{self.name}/gateway-{index}" if self.name else f"gateway-{index}"
 
 
 class Streams:
-    """Makes one random generator per name from a seed; each gateway has a seed of its own."""
+    """Makes random generators by name from one seed; each gateway process has its own seed."""
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
 
     def __call__(self, name: str) -> Random:
-        """Return a random generator seeded by this name: the same name gives the same numbers."""
+        """Return a new random generator for this name.
+
+        The same name gives the same numbers again.
+        """
         return Random(blake2b(name.encode(), key=self._seed, digest_size=16).digest())
 
 
 class GatewayProcess:
-    """Runs one gateway process: its link to control, its request driver and its HTTP server."""
+    """One gateway process: its links to control, its request driver and its HTTP server.
+
+    ``run`` connects and serves; nothing is connected before.
+    """
 
     def __init__(
         self,
@@ -175,11 +184,16 @@ class GatewayProcess:
     # --- life ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Make ``run`` drain the gateway and return."""
+        """Make ``run`` drain the gateway and return; only sets an event."""
         self._stop.set()
 
     async def run(self, listener: socket.socket, accepting: Callable[[], object]) -> None:
-        """Start, serve until ``stop``, then drain; calls ``accepting`` when clients can connect."""
+        """Get a config, serve clients on ``listener`` until ``stop`` is called, then drain.
+
+        Starts from the state on disk if control does not answer within a second. Calls
+        ``accepting`` once, when clients can connect. A drain that control orders stops it, too.
+        Returns when requests are done or were cut at the deadline.
+        """
         loop = asyncio.get_running_loop()
         keeping = loop.create_task(self._link.keep())
         try:

@@ -16,7 +16,10 @@ _NULL: Final = Raw(b"null")  # a union with Raw would decode what it is meant to
 
 
 class ReportedUsage(msgspec.Struct, gc=False):
-    """The ``usage`` object of an answer or chunk: tokens as the engine counts them."""
+    """The members of a ``usage`` object that the gateway reads: tokens by the engine's count.
+
+    None: the engine did not say. ``/v1/responses`` uses ``input_tokens`` and ``output_tokens``.
+    """
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
@@ -25,7 +28,10 @@ class ReportedUsage(msgspec.Struct, gc=False):
 
 
 class ErrorAnswer(msgspec.Struct, gc=False):
-    """An error body in place of an answer or chunk, nested in ``error`` or at the top level."""
+    """The members that show whether a body or chunk is an engine's error.
+
+    Engines nest it in ``error``, or set ``object`` to error and a ``code``. For decoding only.
+    """
 
     error: Any = None
     object: Any = None
@@ -33,7 +39,10 @@ class ErrorAnswer(msgspec.Struct, gc=False):
 
 
 class Message(msgspec.Struct, gc=False):
-    """The message of a chat choice, or the delta of one in a stream."""
+    """The members of a chat message, or of a stream's delta, that show whether it has content.
+
+    For reading only; role, names and others are skipped.
+    """
 
     content: str | list[Raw] | None = None
     reasoning: Any = None
@@ -49,7 +58,10 @@ class Message(msgspec.Struct, gc=False):
 
 
 class ChatChunkChoice(msgspec.Struct, gc=False):
-    """One choice in a chunk of a chat stream."""
+    """The members of one choice in a chat chunk that the gateway reads; all others are skipped.
+
+    For reading only: chunks are relayed or rewritten from their raw bytes.
+    """
 
     index: Count | None = 0
     delta: Message | None = None
@@ -57,7 +69,10 @@ class ChatChunkChoice(msgspec.Struct, gc=False):
 
 
 class TextChunkChoice(msgspec.Struct, gc=False):
-    """One choice in a chunk of a completions stream."""
+    """The members of one choice in a completions chunk that the gateway reads; others are skipped.
+
+    For reading only: chunks are relayed or rewritten from their raw bytes.
+    """
 
     text: str | None = None
     index: Count | None = 0
@@ -65,7 +80,10 @@ class TextChunkChoice(msgspec.Struct, gc=False):
 
 
 class ChatChunk(msgspec.Struct, gc=False):
-    """One chunk of a chat stream."""
+    """The members of one chunk of a chat stream that the gateway reads: choices, usage, error.
+
+    All others are skipped. For reading only: chunks are relayed or rewritten from their raw bytes.
+    """
 
     choices: list[ChatChunkChoice] | None = None
     usage: ReportedUsage | None = None
@@ -73,7 +91,10 @@ class ChatChunk(msgspec.Struct, gc=False):
 
 
 class TextChunk(msgspec.Struct, gc=False):
-    """One chunk of a completions stream."""
+    """The members of one chunk of a completions stream that are read: choices, usage, error.
+
+    All others are skipped. For reading only: chunks are relayed or rewritten from their raw bytes.
+    """
 
     choices: list[TextChunkChoice] | None = None
     usage: ReportedUsage | None = None
@@ -84,7 +105,10 @@ class TextChunk(msgspec.Struct, gc=False):
 
 
 class ChatChoice(msgspec.Struct, gc=False):
-    """One choice in a whole chat answer."""
+    """The members of one choice in a whole chat answer that the gateway reads; others are skipped.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     message: Message
     index: Count | None = 0
@@ -92,7 +116,10 @@ class ChatChoice(msgspec.Struct, gc=False):
 
 
 class TextChoice(msgspec.Struct, gc=False):
-    """One choice in a whole completions answer."""
+    """The members of one choice in a whole completions answer that are read; others are skipped.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     text: str | None
     index: Count | None = 0
@@ -100,7 +127,10 @@ class TextChoice(msgspec.Struct, gc=False):
 
 
 class ChatAnswer(msgspec.Struct, gc=False):
-    """A whole answer of /v1/chat/completions."""
+    """The members of a whole ``/v1/chat/completions`` answer that are read: choices, usage, error.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     choices: list[ChatChoice]
     usage: ReportedUsage | None = None
@@ -108,7 +138,10 @@ class ChatAnswer(msgspec.Struct, gc=False):
 
 
 class CompletionsAnswer(msgspec.Struct, gc=False):
-    """A whole answer of /v1/completions."""
+    """The members of a whole ``/v1/completions`` answer that are read: choices, usage, error.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     choices: list[TextChoice]
     usage: ReportedUsage | None = None
@@ -119,27 +152,36 @@ class CompletionsAnswer(msgspec.Struct, gc=False):
 
 
 class Part(msgspec.Struct, gc=False):
-    """One part of the content of an output item in a /v1/responses answer."""
+    """The text or refusal in one content part of a ``/v1/responses`` output item.
+
+    For reading only.
+    """
 
     text: str | None = None
     refusal: str | None = None
 
 
 class Item(msgspec.Struct, gc=False):
-    """One output item of a /v1/responses answer."""
+    """The type and content parts of one output item of a ``/v1/responses`` answer.
+
+    For reading only.
+    """
 
     type: str = "message"
     content: list[Part] | None = None
 
 
 class Reason(msgspec.Struct, gc=False):
-    """The ``incomplete_details`` of a /v1/responses answer: why it is not complete."""
+    """The ``incomplete_details`` of a ``/v1/responses`` answer: why it is not complete."""
 
     reason: str | None = None
 
 
 class ResponsesAnswer(msgspec.Struct, gc=False):
-    """A whole answer of /v1/responses."""
+    """The members of a whole ``/v1/responses`` answer that the gateway reads; others are skipped.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     output: list[Item]
     status: str | None = None
@@ -152,13 +194,16 @@ class ResponsesAnswer(msgspec.Struct, gc=False):
 
 
 class Vector(msgspec.Struct, gc=False):
-    """One embedding in an answer; the vector stays raw JSON."""
+    """One embedding in an answer: a raw JSON list of numbers or base64 string, not decoded."""
 
     embedding: Raw
 
 
 class EmbeddingsAnswer(msgspec.Struct, gc=False):
-    """An answer of /v1/embeddings."""
+    """The members of a ``/v1/embeddings`` answer that are read: data, usage, error.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     data: list[Vector]
     usage: ReportedUsage | None = None
@@ -166,14 +211,17 @@ class EmbeddingsAnswer(msgspec.Struct, gc=False):
 
 
 class Rank(msgspec.Struct, gc=False):
-    """The relevance score of one document in a rerank answer."""
+    """One document's score in a rerank answer; engines name it ``relevance_score`` or ``score``."""
 
     relevance_score: float | None = None
     score: float | None = None
 
 
 class RerankAnswer(msgspec.Struct, gc=False):
-    """An answer of /v1/rerank; engines name the list ``results`` or ``data``."""
+    """The members of a ``/v1/rerank`` answer that are read; the list is ``results`` or ``data``.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     results: list[Rank] | None = None
     data: list[Rank] | None = None
@@ -182,14 +230,17 @@ class RerankAnswer(msgspec.Struct, gc=False):
 
 
 class Image(msgspec.Struct, gc=False):
-    """One image in an answer, as a URL or in base64."""
+    """One image in an answer, as raw JSON: a URL or base64; the missing one is ``null``."""
 
     url: Raw = _NULL
     b64_json: Raw = _NULL
 
 
 class ImagesAnswer(msgspec.Struct, gc=False):
-    """An answer of /v1/images/generations."""
+    """The members of a ``/v1/images/generations`` answer that are read: data, usage, error.
+
+    For reading only: the client gets the answer's own bytes.
+    """
 
     data: list[Image]
     usage: ReportedUsage | None = None
@@ -197,14 +248,17 @@ class ImagesAnswer(msgspec.Struct, gc=False):
 
 
 class Output(msgspec.Struct, gc=False):
-    """One output tensor in an answer of KServe's protocol."""
+    """The type and raw JSON data of one output tensor in an answer of KServe's infer protocol.
+
+    ``data`` is an empty list where the tensor follows the JSON as bytes.
+    """
 
     datatype: str | None = None
     data: Raw = Raw(b"[]")
 
 
 class InferAnswer(msgspec.Struct, gc=False):
-    """An answer of KServe's infer protocol."""
+    """The members of an answer of KServe's infer protocol that are read: outputs, error."""
 
     outputs: list[Output]
     error: Any = None

@@ -38,11 +38,14 @@ _LOOK_BASE64: Final = 256  # 48 numbers of four bytes
 
 
 class MalformedAnswerError(ValueError):
-    """Raised when a body is not an answer of the expected kind. Its text never quotes the body."""
+    """Raised when a body is not an answer of the expected kind, nor an engine's error.
+
+    Quotes nothing.
+    """
 
 
 class AnswerKind(StrEnum):
-    """The shapes that an answer can have; each API route expects one of them."""
+    """The shapes that a whole answer can have; each route expects one. ``JSON``: any."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -55,7 +58,10 @@ class AnswerKind(StrEnum):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """The judged content of one whole answer: text, finish reason, empty, error, token counts."""
+    """What was found in one whole answer: text, finish reason, empty, error, token counts.
+
+    Counts are None where the engine did not say.
+    """
 
     text: str = ""  # of choice 0
     finish_reason: str | None = None  # of choice 0
@@ -67,12 +73,16 @@ class Answer(msgspec.Struct, gc=False):
 
     @property
     def said(self) -> tuple[str, str | None]:
-        """The text and the finish reason of choice 0."""
+        """The pair of text (empty if there is none) and finish reason of choice 0."""
         return self.text, self.finish_reason
 
 
 def nothing_said(finish_reason: str | None, completion_tokens: int | None) -> bool:
-    """Whether an answer without content, ended for this reason, counts as a replica's failure."""
+    """Whether an answer without content, ended for this reason, counts as the replica's failure.
+
+    False after ``content_filter``, and after ``length`` unless the engine counted 0 tokens; else
+    True.
+    """
     if finish_reason not in _BELIEVED:
         return True
     return finish_reason == "length" and completion_tokens == 0
@@ -264,7 +274,11 @@ _READERS: Final[dict[str, Callable[[bytes], Answer]]] = {
 
 
 def read_answer(body: bytes, kind: AnswerKind) -> Answer:
-    """Decode and judge a whole answer of this kind. Raises only ``MalformedAnswerError``."""
+    """Decode a whole answer of this kind and judge whether it is empty or an error.
+
+    An engine's error object under a status of 200 is returned as ``error``. Raises only
+    ``MalformedAnswerError``, for what is neither.
+    """
     try:
         answer = _READERS[kind](body)
         if not body.isascii():

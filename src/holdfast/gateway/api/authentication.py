@@ -44,7 +44,7 @@ _REFUSAL: Final = "The API key is missing or not valid. Send it as 'Authorizatio
 
 @dataclass(slots=True, frozen=True)
 class Tenant:
-    """One tenant: its name, priority, and the models and regions it may use."""
+    """One tenant: its name, priority, and the public models and regions it may use. Immutable."""
 
     name: str
     priority: Priority = Priority.INTERACTIVE
@@ -53,11 +53,17 @@ class Tenant:
     insecure: bool = False  # its keys may be of any length
 
     def may_use(self, model: str) -> bool:
-        """Whether the tenant may ask for this public model; a virtual one includes its targets."""
+        """Whether the tenant may ask for this public model name.
+
+        A virtual one includes its targets. True for all if the tenant lists none.
+        """
         return not self.models or model in self.models
 
     def may_be_served_in(self, region: str) -> bool:
-        """Whether replicas in this region may serve the tenant's requests."""
+        """Whether replicas in this region may serve the tenant's requests.
+
+        True if it lists none.
+        """
         return not self.region_names or region in self.region_names
 
 
@@ -79,9 +85,9 @@ _NOBODY: Final = _StoredKey(bytes(32), None, 0.0, "")
 
 
 class TenantDirectory:
-    """Finds the tenant of an API key.
+    """Finds the tenant of an API key; holds digests of keys only.
 
-    With no tenants configured, every request is ``default``'s.
+    With no tenants configured, every request is that of the tenant ``default``, without a key.
     """
 
     __slots__ = ("_anonymous", "_by_digest", "_warned", "by_name")
@@ -107,7 +113,11 @@ class TenantDirectory:
             self._anonymous = self.by_name[ANONYMOUS] = Tenant(ANONYMOUS)
 
     def who(self, headers: Mapping[bytes, bytes]) -> Tenant:
-        """Return the tenant whose key these headers hold, or raise ``ApiError`` 401. Hot."""
+        """Return the tenant whose API key these headers hold.
+
+        Raise ``ApiError`` 401 if none is valid. Missing, unknown, expired and too short keys are
+        refused. Marks the key as used; logs one warning for each tenant with a weak key.
+        """
         anonymous = self._anonymous
         if anonymous is not None:
             return anonymous
@@ -137,7 +147,10 @@ class TenantDirectory:
         return tenant
 
     def take_used(self) -> list[tuple[str, str]]:
-        """The keys that let somebody in since the last call, as (tenant, name of the key)."""
+        """Return the keys that authenticated a request since the last call, as (tenant, key name).
+
+        The name is the key's id or the start of its hash. Clears the marks.
+        """
         taken = []
         for stored in self._by_digest.values():
             if stored.used:
@@ -158,11 +171,10 @@ class TenantDirectory:
 
 
 class RunnerDirectory(TenantDirectory):
-    """A ``TenantDirectory`` that also knows the batch runner, which asks in tenants' names.
+    """A ``TenantDirectory`` that also accepts the batch runner, which asks in tenants' names.
 
-    Used only where a batch process runs: requests elsewhere pay nothing for it. The runner shows a
-    secret of this run; its requests have the tenant's name, rights and quota, and batch priority
-    unless they ask for the tenant's own.
+    The runner shows a secret of this run. Its requests have the tenant's rights and quota, and
+    batch priority unless they ask for the tenant's own.
     """
 
     __slots__ = ("_as_batch", "_secret")
@@ -176,7 +188,10 @@ class RunnerDirectory(TenantDirectory):
         }
 
     def who(self, headers: Mapping[bytes, bytes]) -> Tenant:
-        """Return the tenant of a key, or the one in whose name the runner asks. Hot."""
+        """Return the tenant of an API key, or the one in whose name the batch runner asks.
+
+        Raises ``ApiError`` 401 for a bad key or secret, or an unknown tenant.
+        """
         shown = headers.get(RUNNER_HEADER)
         if shown is None:
             return super().who(headers)

@@ -59,7 +59,7 @@ _NOT_STREAMED: Final = "only streams of chat and completions are continued"
 class ParsedRequest(msgspec.Struct, gc=False):
     """A checked request body: model, options, limits and prompt size, as the gateway needs them.
 
-    Built for every request: a struct is the cheapest object.
+    ``body`` is what engines get, but for the model's name. Built by ``parse`` for every request.
     """
 
     route: Route
@@ -110,9 +110,10 @@ def parse(
     prefix_blocks: int = 0,
     headers: Mapping[bytes, bytes] = _NO_HEADERS,
 ) -> ParsedRequest:
-    """Parse and check the body of a request, or raise ``ApiError``.
+    """Parse and check the complete body of a request; raise ``ApiError`` if it is refused.
 
-    ``prefix_blocks``: how many hashes of the prompt's beginning to keep; 0: none.
+    Checks types and limits, not whether the model exists. ``prefix_blocks``: how many hashes of the
+    prompt's beginning to offer for routing; 0: none.
     """
     api = route.api
     reader = _READERS.get(api)
@@ -614,7 +615,10 @@ def _check_content_type(content_type: bytes) -> None:
 
 
 def check_coding(coding: bytes) -> None:
-    """Raise ``ApiError`` 415 for a compressed body: a short one could expand beyond every limit."""
+    """Raise ``ApiError`` 415 unless this Content-Encoding is ``identity``.
+
+    A short compressed body could expand beyond every limit.
+    """
     if coding.strip().lower() != b"identity":
         message = "Send the body as it is, without content-encoding."
         raise ApiError(415, INVALID, "unsupported_media_type", message)

@@ -41,16 +41,16 @@ class StreamApi(StrEnum):
 
 
 class Usage(msgspec.Struct, gc=False):
-    """Token counts of a prompt and an answer, as the engine reports them."""
+    """Token counts of a prompt and an answer, as the engine reports them; both known."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """One judged chunk of a stream: its text, finish reason, error and usage.
+    """What the gateway reads of one chunk: text, whether it has content, finish, error and usage.
 
-    Built for every token: a struct costs a third of a slotted class.
+    For reading only: what goes to the client is the payload's own bytes.
     """
 
     text: str  # of choice 0
@@ -65,7 +65,7 @@ class Chunk(msgspec.Struct, gc=False):
 
     @property
     def role_only(self) -> bool:
-        """Whether the chunk opens an answer without content: hold it until content follows."""
+        """Whether the chunk has choices but no content, end or error, as the first mostly does."""
         return self.choices > 0 and not (self.meaningful or self.finished or self.error)
 
 
@@ -77,12 +77,18 @@ _CHAT: Final = StreamApi.CHAT  # an enum's member is looked up for a quarter of 
 
 
 def read_chunk(payload: bytes, api: StreamApi) -> Chunk:
-    """Read one payload of a stream of this API. Raises only ``MalformedStreamError``."""
+    """Read one payload of a chat or completions stream; an engine's error becomes ``error``.
+
+    Raises ``MalformedStreamError`` for what is no chunk; ``[DONE]`` is none.
+    """
     return read_chat_chunk(payload) if api is _CHAT else read_text_chunk(payload)
 
 
 def read_chat_chunk(payload: bytes) -> Chunk:
-    """Read one payload of a chat stream. Raises only ``MalformedStreamError``."""
+    """Read one payload of a chat stream; an engine's error in it becomes ``error``.
+
+    Raises only ``MalformedStreamError``, for what is no chunk.
+    """
     try:
         chat = decode_chat_chunk(payload)
         if not payload.isascii():
@@ -151,7 +157,10 @@ def _chat_chunk(choices: list[ChatChunkChoice], usage: ReportedUsage | None) -> 
 
 
 def read_text_chunk(payload: bytes) -> Chunk:
-    """Read one payload of a completions stream. Raises only ``MalformedStreamError``."""
+    """Read one payload of a completions stream; an engine's error in it becomes ``error``.
+
+    Raises only ``MalformedStreamError``, for what is no chunk.
+    """
     try:
         plain = decode_text_chunk(payload)
         if not payload.isascii():
@@ -214,11 +223,9 @@ def _error_chunk(code: Any, usage: Usage | None) -> Chunk:
 
 
 def strip_usage(payload: bytes) -> bytes:
-    """Remove the top-level ``usage``, which the client did not ask for, from a chunk's payload.
+    """Return a chunk's payload without its top-level ``usage``, which the client did not ask for.
 
-    ``payload`` must have been read before. In valid JSON a quote inside a text is escaped, so that
-    ``,"usage":{`` begins a member. If the first ``}`` behind it is the last byte but one, and no
-    other object is opened there, it is the last member of the outermost object: cut it off.
+    Unchanged if it has none. ``payload`` must be valid: it must have been read before.
     """
     before, found, value = payload.rpartition(b',"usage":{')
     if found:

@@ -38,7 +38,7 @@ _Members = dict[str, Raw]
 
 
 class CannotContinueError(ValueError):
-    """Raised when a request cannot be continued; the text says why and quotes nothing of it."""
+    """Raised when an answer cannot be continued elsewhere; says why, and quotes nothing of it."""
 
 
 # --- the request ----------------------------------------------------------------------------------
@@ -49,10 +49,11 @@ _LENGTHS: Final = ("max_tokens", "max_completion_tokens", "n_predict")
 def can_continue(
     body: bytes, api: StreamApi, how: Continuation, continues_prompt: bool = True
 ) -> Decision:
-    """Decide whether an answer to this request could be continued on another replica.
+    """Decide, with the reason, whether an answer to this request could be continued elsewhere.
 
-    Only the request is judged. What the answer holds (a tool call, reasoning) may forbid it later:
-    ``Chunk.beyond_text``.
+    ``how``: what the engine offers for chats; ``continues_prompt``: for completions. Only the
+    request is judged: a tool call or reasoning in the answer may forbid it later
+    (``Chunk.beyond_text``).
     """
     try:
         why = _refusal(_decode_members(body), api, how, continues_prompt)
@@ -71,9 +72,8 @@ def continued_body(
 ) -> bytes:
     """Return the request body that makes another replica continue after the text ``said``.
 
-    Limits of tokens are lowered by ``said_tokens``, to one at least: engines refuse a limit of 0.
-    All other members are kept as they were. Raises ``CannotContinueError`` where ``can_continue``
-    says no or the body cannot be read.
+    Token limits are lowered by ``said_tokens``, to one at least; other members are kept as they
+    were. Raises ``CannotContinueError`` where ``can_continue`` says no.
     """
     allowed = can_continue(body, api, how, continues_prompt)
     if not allowed:
@@ -180,15 +180,18 @@ def _raw(value: Any) -> Raw:
 
 
 def text_of(payloads: Iterable[bytes], api: StreamApi) -> str:
-    """Return the text of choice 0 in kept payloads; a second stream's as ``Seam`` rewrote them."""
+    """Return the text of choice 0 in these stream payloads, joined; tool calls and others left out.
+
+    Raises ``MalformedStreamError`` for a payload that cannot be read.
+    """
     return "".join([read_chunk(payload, api).text for payload in payloads if payload != DONE])
 
 
 def said_again(payloads: Sequence[bytes], api: StreamApi) -> int:
-    """Count the tokens at the end of the text that are not sent back, so the engine repeats them.
+    """Return how many tokens at the end of a chat's text the continuing engine will produce again.
 
-    They are the blanks behind the last word of a chat, one token for each event that holds nothing
-    else. Without them in the sum, an answer of limited length would end that many tokens early.
+    They are the blanks behind the last word, which are not sent back; one for each event of blanks
+    only. 0 for completions.
     """
     if api is StreamApi.COMPLETIONS:
         return 0
@@ -210,9 +213,11 @@ _STOP_CHARS_MAX: Final = 1_024  # of a stop string, looked for across the seam
 
 
 class Seam:
-    """Rewrites the stream of a second replica so that it continues what the client has seen.
+    """Rewrites the chunks of a second replica so that they continue the first stream.
 
-    For the next continuation build a new one from the same first chunk, with all that was said.
+    Same id and model, no repeated role or text, usage as one sum, and stop strings found across the
+    cut. For the next continuation build a new one from the same first chunk, with all that was
+    said.
     """
 
     __slots__ = (
@@ -257,9 +262,10 @@ class Seam:
         self.stopped = False  # by a stop string across the seam: the rest of the stream is ignored
 
     def rewrite(self, payload: bytes) -> list[bytes]:
-        """Return the payloads to send for one payload of the second stream: one, or none.
+        """Return what to send for one payload of the second stream: a list of one, or empty.
 
-        None are sent for repeated text, or while text is held that may begin a stop string.
+        Empty for repeated text, for errors, after the finish, and while text is held that may begin
+        a stop string. Raises ``MalformedStreamError``.
         """
         if payload == DONE:
             return [payload]
@@ -364,7 +370,10 @@ class Seam:
         return _raw(rewritten)
 
     def prompt_tokens(self, counted: int) -> int:
-        """Return the tokens of the client's own prompt, of which the engine counted so many."""
+        """Return the tokens of the client's own prompt, of which the engine ``counted`` so many.
+
+        What was said before the cut is part of that count, and is subtracted.
+        """
         return max(0, counted - self._said_tokens)
 
     def _usage(self, usage: Raw, chunk: Chunk) -> Raw:

@@ -25,10 +25,11 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def upstream_body(ask: ParsedRequest, model: str, *, ask_usage: bool, running_usage: bool) -> bytes:
-    """Return the body to send to an engine that knows the model under the name ``model``. Hot.
+    """Return the body to send to an engine that knows the model under the name ``model``.
 
-    ``ask_usage``: let a stream end with its usage, whether or not the client wanted it;
-    ``running_usage``: with every chunk, too.
+    The client's own bytes where nothing must change. ``ask_usage``: have a chat or completions
+    stream end with its usage, even if the client did not ask for it; ``running_usage``: with every
+    chunk, too.
     """
     if ask.fields is not None:
         return _renamed_form(ask, ask.fields, model)

@@ -90,7 +90,11 @@ _decode: Final = msgspec.json.Decoder().decode
 
 
 class ApiError(Exception):
-    """An error as the client will see it. ``retry_after_s`` matters with 429 and 503 only."""
+    """An error as the client will see it: status and OpenAI's type, code, message and param.
+
+    Raising it refuses the request. ``retry_after_s`` matters with 429 and 503 only; the exception's
+    own text is status and code, so that logs quote no request.
+    """
 
     def __init__(
         self,
@@ -121,17 +125,21 @@ class ApiError(Exception):
 
 
 def error_body(error: ApiError, request_id: str) -> bytes:
-    """Return the JSON body of an error response."""
+    """Return the JSON body of an error response, in OpenAI's shape and with the request id."""
     return _encode({"error": _told(error, request_id)})
 
 
 def error_event(error: ApiError, request_id: str) -> bytes:
-    """Return the error as the last event of a stream that has begun and cannot go on."""
+    """Return the error as the bytes of one event, the last of a stream that has begun."""
     return b"data: %b\n\n" % _encode({"error": _told(error, request_id)})
 
 
 def error_headers(error: ApiError) -> bytes:
-    """Return the header lines that say whether and when to retry; without a content type."""
+    """Return the header lines that say whether and when to retry, and Allow for a 405.
+
+    429 and 503 say when; other 4xx say never; 408 and most 5xx get none, so that the client
+    decides. No content type.
+    """
     status = error.status
     if status in _RETRY_STATUSES:
         wait_s = min(max(error.retry_after_s, 1.0), _WAIT_MAX_S)
@@ -157,7 +165,10 @@ def _told(error: ApiError, request_id: str) -> dict[str, str | None]:
 
 
 def rate_limit_headers(numbers: Mapping[str, float]) -> bytes:
-    """Return the values of ``Quota.headers`` as header lines under OpenAI's names."""
+    """Return the values of ``Quota.headers`` as OpenAI's ``x-ratelimit-*`` header lines.
+
+    Kinds (requests, tokens) without a limit are left out; empty if there is none.
+    """
     lines = []
     for kind in ("requests", "tokens"):
         limit = numbers.get(f"limit_{kind}")
@@ -188,12 +199,15 @@ def duration(duration_s: float) -> str:
 
 
 def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
-    """Make a 400 error; ``message`` must name the member and the fix, and quote nothing."""
+    """Make (not raise) a 400 error.
+
+    ``message`` must name the member and the fix, and quote nothing.
+    """
     return ApiError(400, INVALID, code, message, param)
 
 
 def unknown_model() -> ApiError:
-    """Make the 404 error for a model that does not exist or that the tenant may not use.
+    """Make (not raise) the 404 error for a model that does not exist or is not allowed.
 
     One error for both: a tenant that may not use a model need not know that it exists.
     """
@@ -202,7 +216,7 @@ def unknown_model() -> ApiError:
 
 
 def blocked() -> ApiError:
-    """Make the 422 error for a request that control blocked, since several replicas died of it."""
+    """Make (not raise) the 422 error for a blocked request: several replicas died of it."""
     message = "This request is blocked: replicas of the model failed on it. Change it."
     return ApiError(422, INVALID, "request_blocked", message)
 
@@ -210,7 +224,8 @@ def blocked() -> ApiError:
 def from_code(status: int, code: str, reason: str, retry_after_s: float = 0.0) -> ApiError:
     """Make the client's error for a status and code of the flow.
 
-    Each code has a fixed message; ``reason`` is shown only for codes whose message is None.
+    The message is fixed by the code; ``reason`` is shown only for the few codes without one. An
+    unknown code gets a general message.
     """
     message = FINISHES.get(code, _UNKNOWN_CODE)
     kind = _TYPES.get(status, INVALID if status < 500 else _TYPES[500])
@@ -221,9 +236,10 @@ def from_code(status: int, code: str, reason: str, retry_after_s: float = 0.0) -
 
 
 def from_finish(finish: Finish, refusal: tuple[int, bytes] | None = None) -> ApiError:
-    """Make the client's error for the flow's result.
+    """Make the client's error for the flow's failed result.
 
-    An engine's own ``refusal`` of the request (status, body) is passed on with its message.
+    ``refusal`` is an engine's own 4xx (status, body): for ``bad_request`` its message, code and
+    param are passed on, shortened.
     """
     if refusal is not None and finish.code == "bad_request":
         return _from_engine(*refusal)

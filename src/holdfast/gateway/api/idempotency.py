@@ -23,9 +23,9 @@ _WAIT_S: Final = 1.0
 
 
 def read_key(exchange: Exchange) -> bytes:
-    """Return the key of a request; ``ApiError`` 400 where it is not usable.
+    """Return the Idempotency-Key of a request, which must have the header.
 
-    A header sent twice arrives joined by a comma and a space, and no key has a space.
+    Raises ``ApiError`` 400 unless it is 1 to 255 visible ASCII characters, sent once.
     """
     key = exchange.headers[HEADER]
     if _sane(key) is None:
@@ -38,15 +38,19 @@ def read_key(exchange: Exchange) -> bytes:
 
 
 def name_of(tenant: str, key: bytes) -> KeyName:
-    """Return the name of a key's record; the same key of two tenants has two names."""
+    """Return the name of a key's record: the tenant and a digest of tenant and key.
+
+    The same key of two tenants has two names; the key itself is not stored.
+    """
     digest = blake2b(tenant.encode() + b"\0" + key, digest_size=20, person=_NAME)
     return KeyName(tenant, digest.hexdigest())
 
 
 def fingerprint_of(exchange: Exchange, key: bytes) -> str:
-    """Return the digest by which another request under the same key is told.
+    """Return a digest of path, query and body, which tells other requests under the same key.
 
-    The boundary of a form is left out: clients draw a new one for each time they send it.
+    It depends on the key, too. The boundary of a form is left out, as clients draw a new one for
+    each try.
     """
     secret = blake2b(key, digest_size=32, person=_PRINT).digest()
     digest = blake2b(key=secret, digest_size=20)
@@ -59,13 +63,13 @@ def fingerprint_of(exchange: Exchange, key: bytes) -> str:
 
 
 def reused() -> ApiError:
-    """Make the 422 error for a key that stands for another request."""
+    """Make the 422 error for a key that was used before with another path or body."""
     message = "This Idempotency-Key was used with another request. Use a new key for a new request."
     return ApiError(422, INVALID, "idempotency_key_reused", message, "Idempotency-Key")
 
 
 def gone() -> ApiError:
-    """Make the 409 error for a request that was executed and whose answer is not kept."""
+    """Make the 409 error for a request that was executed but whose answer is no longer kept."""
     message = (
         "The request with this Idempotency-Key was executed, and its answer is not kept any more. "
         "It is not executed again; use a new key to do so."
@@ -74,7 +78,10 @@ def gone() -> ApiError:
 
 
 def unknown() -> ApiError:
-    """Make the 409 error for a request whose gateway died while it was executed."""
+    """Make the 409 error for a request whose gateway died while executing it, result unknown.
+
+    It is not executed again, because that might have an effect twice.
+    """
     message = (
         "The gateway that executed the request with this Idempotency-Key was lost, and it is not "
         "known how far it came. It is not executed again; use a new key to do so."
@@ -83,7 +90,7 @@ def unknown() -> ApiError:
 
 
 def interrupted() -> ApiError:
-    """Make the error that ends a stream whose gateway died in its middle."""
+    """Make the 502 error, sent as an event, for a stream whose gateway died in its middle."""
     message = (
         "The gateway that produced this stream was lost in its middle. Send the request again "
         "with the same Idempotency-Key to get the whole answer."
@@ -92,7 +99,7 @@ def interrupted() -> ApiError:
 
 
 def exhausted() -> ApiError:
-    """Make the 429 error for a tenant that holds as many keys as it may."""
+    """Make the 429 error for a new key of a tenant, or store, that holds as many as it may."""
     message = (
         "There are too many idempotency keys that have not expired. Send fewer requests with a "
         "key, or send this one without."
@@ -101,7 +108,10 @@ def exhausted() -> ApiError:
 
 
 def unavailable() -> ApiError:
-    """Make the 503 error for a keyed request while the store of keys does not answer."""
+    """Make the 503 error for a keyed request that was not executed, as its key cannot be checked.
+
+    The store does not answer, or too many keyed requests wait.
+    """
     message = (
         "Idempotency keys cannot be checked at the moment, so this request was not executed. "
         "Try again later with the same key."
@@ -110,7 +120,7 @@ def unavailable() -> ApiError:
 
 
 def overdue() -> ApiError:
-    """Make the 504 error for a duplicate that waited for the first request for too long."""
+    """Make the 504 error for a duplicate that waited too long for the first request's answer."""
     message = "The first request with this Idempotency-Key took longer than its deadline allows."
     return ApiError(504, "timeout_error", "deadline_exceeded", message)
 

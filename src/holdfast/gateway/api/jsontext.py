@@ -103,10 +103,10 @@ def open_object(
 ) -> tuple[Members, bytes, Extras, Counts]:
     """Decode a JSON request; return its members, a safe text of it, unknown members and counts.
 
-    The text has each member once and none that must not reach an engine: it is sent instead of what
-    came. The counts are upper bounds of its lists and objects. ``decode`` makes a struct of raw
-    members that may all be absent; ``fixes`` are words for errors: what each member must be. Raises
-    only ``ApiError``, also for nesting beyond ``depth_max``. Hot.
+    The text is to be sent instead of what came: each member once, none that must not reach an
+    engine. The counts are upper bounds of its lists and objects. ``decode`` makes a struct whose
+    members may all be absent; ``fixes`` are words for errors: what each member must be. Raises only
+    ``ApiError``, also for nesting beyond ``depth_max``.
     """
     if len(text) > _ELEMENTS_FROM:
         _check_size(text)
@@ -175,7 +175,10 @@ def _is_unwanted(name: str, known: Collection[str]) -> bool:
 
 
 def with_members(text: bytes, members: Mapping[str, object]) -> bytes:
-    """Return the JSON object with these members set or replaced; its names must have no escapes."""
+    """Return a JSON object's text with these members added or replaced; others stay as they are.
+
+    Names in the text must have no escapes. Raises ``ApiError`` if it must be read and cannot be.
+    """
     if not members:
         return text
     if text.endswith(b"}") and not any(b'"%b"' % name.encode() in text for name in members):
@@ -192,7 +195,10 @@ def with_members(text: bytes, members: Mapping[str, object]) -> bytes:
 
 
 def check_finite(name: str, raw: Raw) -> None:
-    """Refuse a member with a number that no float can hold: engines read it as infinity."""
+    """Raise ``ApiError`` 400 if a member holds a number too large for a float, at any depth.
+
+    Engines would read it as infinity. Too deep nesting is refused, too.
+    """
     try:
         _decode_any(raw)
     except RecursionError:
@@ -220,9 +226,10 @@ def _with_whole_numbers(text: bytes, fixes: Mapping[str, str]) -> bytes:
 
 
 def unreadable(error: Exception, fixes: Mapping[str, str], text: bytes = b"") -> ApiError:
-    """Make the client's error for a JSON text that could not be decoded, without quoting it.
+    """Make (not raise) the client's 400 error for a decoder's exception, without quoting the body.
 
-    ``text``: that JSON, to tell half a letter from a text that was cut off.
+    It names the member at fault if known, with its word from ``fixes``. ``text``: the JSON, in
+    which half of a surrogate pair is looked for.
     """
     if isinstance(error, RecursionError):
         return _too_deep()
@@ -312,7 +319,7 @@ def _openings(text: bytes) -> tuple[int, int]:
 
 
 def depth(text: bytes) -> int:
-    """Return how deep a valid JSON text is nested. Slow: about 2 ns a byte."""
+    """Return how deep a valid JSON text is nested; a flat object is 1. Slow: about 2 ns a byte."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     outside = b"".join(text.split(b'"')[::2])  # every second piece is a string's inside

@@ -50,7 +50,7 @@ _token: Final = re.compile(rb"[0-9A-Za-z'+_.-]+").fullmatch
 
 
 class Field(msgspec.Struct, gc=False):
-    """One part of a form: a plain field or a file."""
+    """One part of a form: a plain field, or a file if ``filename`` is not None."""
 
     name: str
     value: bytes | memoryview
@@ -66,7 +66,10 @@ class Field(msgspec.Struct, gc=False):
 
 
 def boundary_of(content_type: bytes) -> bytes:
-    """Return the boundary that a content type names, or raise ``ApiError`` 415."""
+    """Return the boundary in a multipart/form-data content type.
+
+    Raise ``ApiError`` 415 otherwise.
+    """
     match = _content_type(content_type)
     if match is None:
         message = "Send the form as multipart/form-data with a boundary of 1 to 70 characters."
@@ -76,7 +79,10 @@ def boundary_of(content_type: bytes) -> bytes:
 
 
 def parse(body: bytes, boundary: bytes, fields_max: int) -> list[Field]:
-    """Return the fields of a form in their order, or raise ``ApiError`` 400."""
+    """Return the fields of a form in their order; raise ``ApiError`` 400 if it is malformed.
+
+    Values are views of ``body``, not copies. Stricter than the standard.
+    """
     opening = b"--" + boundary
     delimiter = b"\r\n" + opening
     if not body.startswith(opening):
@@ -111,7 +117,10 @@ def parse(body: bytes, boundary: bytes, fields_max: int) -> list[Field]:
 
 
 def encode(fields: Iterable[Field], boundary: bytes) -> bytes:
-    """Return the form as bytes. The boundary must not occur in a value."""
+    """Return these fields as the bytes of a form.
+
+    The boundary must not occur in a value (not checked).
+    """
     pieces: list[bytes | memoryview] = []
     for field in fields:
         head = f'content-disposition: form-data; name="{_quoted(field.name)}"'
@@ -126,7 +135,7 @@ def encode(fields: Iterable[Field], boundary: bytes) -> bytes:
 
 
 def content_type_of(boundary: bytes) -> bytes:
-    """Return the content type of a form with this boundary."""
+    """Return the content type of a form with this boundary, quoted where it must be."""
     if _token(boundary) is None:
         return b'multipart/form-data; boundary="%b"' % boundary
     return b"multipart/form-data; boundary=%b" % boundary

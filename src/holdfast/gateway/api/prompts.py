@@ -28,13 +28,16 @@ _TOKENS_MIN: Final = 8  # fewer say more about special tokens than about text
 
 
 def estimate_tokens(n_bytes: int, bytes_per_token: float = BYTES_PER_TOKEN) -> int:
-    """Return the estimated tokens of a text of so many bytes, at least one."""
+    """Return the estimated tokens of a text of so many bytes, rounded down, at least 1."""
     tokens = int(n_bytes / bytes_per_token)
     return tokens if tokens > 0 else 1
 
 
 class TokenRatio:
-    """Learns the bytes per token of one model from the usage that its engines report."""
+    """The bytes per token of one model, learned from the usage that its engines report.
+
+    Begins at 4; remembers about the last twenty reports.
+    """
 
     __slots__ = ("bytes_per_token", "reports")
 
@@ -43,7 +46,10 @@ class TokenRatio:
         self.reports = 0
 
     def observe(self, text_bytes: int, tokens: int) -> None:
-        """Learn from a text of so many bytes and tokens; the ratio is clamped to sane bounds."""
+        """Learn from a text of so many bytes and tokens; the ratio is clamped to 1 to 16.
+
+        Ignored if it has fewer than 8 tokens or no bytes.
+        """
         if tokens < _TOKENS_MIN or text_bytes <= 0:
             return
         ratio = min(max(text_bytes / tokens, _RATIO_MIN), _RATIO_MAX)
@@ -53,18 +59,18 @@ class TokenRatio:
         self.bytes_per_token += share * (ratio - self.bytes_per_token)
 
     def tokens(self, n_bytes: int) -> int:
-        """Return the estimated tokens of so many bytes by the learned ratio."""
+        """Return the estimated tokens of so many bytes by the learned ratio, at least 1."""
         return int(n_bytes / self.bytes_per_token) or 1  # as estimate_tokens, without the call
 
     def snapshot(self) -> dict[str, object]:
-        """Return the ratio and the number of reports, for dashboards."""
+        """Return the ratio and the number of reports learned from, for dashboards."""
         return {"bytes_per_token": self.bytes_per_token, "reports": self.reports}
 
 
 class Blocks(Sequence[int]):
-    """The chained hashes of the whole blocks at the beginning of a prompt, as a lazy sequence.
+    """Hashes of a prompt's beginning, one for each whole block, for routing by shared prefix.
 
-    Each hash covers its block and all before it. They are computed when they are read: routing
+    Each hash covers its block and all before it. Computed anew whenever they are read: routing
     mostly stops at the first.
     """
 

@@ -22,7 +22,11 @@ Items = list[Raw] | None | UnsetType
 
 
 class Common(msgspec.Struct, gc=False):
-    """The members of every JSON request that names its model in the body."""
+    """The members that all JSON requests with the model in their body share.
+
+    For decoding; members of type ``Part`` stay raw JSON. Members that are not listed may be sent,
+    too.
+    """
 
     model: Text = UNSET
     user: Text = UNSET
@@ -35,7 +39,7 @@ class Common(msgspec.Struct, gc=False):
 
 
 class Generation(Common, gc=False):
-    """The members that chat and completions requests share."""
+    """The members that chat and completions requests share, beyond ``Common``; for decoding."""
 
     stream_options: Part = UNSET
     max_tokens: Whole = UNSET
@@ -52,7 +56,10 @@ class Generation(Common, gc=False):
 
 
 class ChatRequest(Generation, gc=False):
-    """The members of POST /v1/chat/completions."""
+    """The members of ``POST /v1/chat/completions`` that the gateway knows; for decoding.
+
+    Others may be sent, too; ``messages`` stays raw JSON.
+    """
 
     messages: Part = UNSET  # a list, whose elements are looked at only where it must be
     max_completion_tokens: Whole = UNSET
@@ -69,7 +76,7 @@ class ChatRequest(Generation, gc=False):
 
 
 class CompletionsRequest(Generation, gc=False):
-    """The members of POST /v1/completions."""
+    """The members of ``POST /v1/completions`` that the gateway knows; others may be sent, too."""
 
     prompt: Part = UNSET
     best_of: Whole = UNSET
@@ -78,7 +85,7 @@ class CompletionsRequest(Generation, gc=False):
 
 
 class EmbeddingsRequest(Common, gc=False):
-    """The members of POST /v1/embeddings."""
+    """The members of ``POST /v1/embeddings`` that the gateway knows; others may be sent, too."""
 
     input: Part = UNSET
     encoding_format: Part = UNSET
@@ -86,13 +93,13 @@ class EmbeddingsRequest(Common, gc=False):
 
 
 class ModerationsRequest(Common, gc=False):
-    """The members of POST /v1/moderations."""
+    """The members of ``POST /v1/moderations`` that the gateway knows; others may be sent, too."""
 
     input: Part = UNSET
 
 
 class RerankRequest(Common, gc=False):
-    """The members of POST /v1/rerank."""
+    """The members of ``POST /v1/rerank`` that the gateway knows; others may be sent, too."""
 
     query: Part = UNSET
     documents: Items = UNSET
@@ -101,7 +108,7 @@ class RerankRequest(Common, gc=False):
 
 
 class ResponsesRequest(Common, gc=False):
-    """The members of POST /v1/responses."""
+    """The members of ``POST /v1/responses`` that the gateway knows; others may be sent, too."""
 
     input: Part = UNSET
     instructions: Part = UNSET
@@ -115,7 +122,7 @@ class ResponsesRequest(Common, gc=False):
 
 
 class SpeechRequest(Common, gc=False):
-    """The members of POST /v1/audio/speech."""
+    """The members of ``POST /v1/audio/speech`` that the gateway knows; others may be sent, too."""
 
     input: Part = UNSET
     voice: Part = UNSET
@@ -123,7 +130,7 @@ class SpeechRequest(Common, gc=False):
 
 
 class ImagesRequest(Common, gc=False):
-    """The members of POST /v1/images/generations."""
+    """The members of ``POST /v1/images/generations`` that the gateway knows; others may be sent."""
 
     prompt: Part = UNSET
     n: Whole = UNSET
@@ -131,7 +138,10 @@ class ImagesRequest(Common, gc=False):
 
 
 class InferRequest(msgspec.Struct, gc=False):
-    """The members of POST /v2/models/{model}/infer; the model is in the path."""
+    """The members of ``POST /v2/models/{model}/infer`` that the gateway knows.
+
+    No model among them.
+    """
 
     id: Part = UNSET
     inputs: Items = UNSET
@@ -140,20 +150,23 @@ class InferRequest(msgspec.Struct, gc=False):
 
 
 class StreamOptions(msgspec.Struct, gc=False):
-    """The members of ``stream_options``: whether a stream reports its usage."""
+    """The members of a request's ``stream_options``: whether a stream reports its token usage.
+
+    ``include_usage``: at its end; ``continuous_usage_stats``: in every chunk, too.
+    """
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
 class Format(msgspec.Struct, gc=False):
-    """The members of ``response_format``: which format the answer must have."""
+    """The one member of ``response_format`` that is read: its type, ``text`` if not said."""
 
     type: str = "text"
 
 
 class TextOptions(msgspec.Struct, gc=False):
-    """The members of ``text`` in /v1/responses, which holds the response format."""
+    """The one member of ``text`` in /v1/responses that is read: the response format."""
 
     format: Format | None = None
 
@@ -239,9 +252,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def message_bytes(messages: Raw) -> int:
-    """Return the size of messages in bytes; images and sounds count as a fixed size.
+    """Return the size of a JSON list of messages in bytes; long media count as a fixed size.
 
-    Anything that is no list counts as it is.
+    Anything that is not a list counts by its length.
     """
     try:
         return sum(map(text_bytes, decode_raws(messages)))
@@ -250,10 +263,10 @@ def message_bytes(messages: Raw) -> int:
 
 
 def text_bytes(message: Raw) -> int:
-    """Return the size of a message in bytes; images and sounds count as a fixed size.
+    """Return the size of one message in bytes; in a long one each image or sound has a fixed size.
 
-    Everything else counts, known or not: calls of tools, refusals, thoughts, names. Engines make
-    text of all of them, and what was left out here would be free.
+    Everything else counts by its length, known or not: tool calls, refusals, reasoning, names. A
+    message of at most 4 KiB counts by its length.
     """
     size = len(message)
     if size <= MEDIA_FROM:
@@ -273,7 +286,10 @@ def text_bytes(message: Raw) -> int:
 
 
 def holds_texts(tensors: Sequence[Raw]) -> bool:
-    """Whether any tensor of an infer request holds texts, or does not say what it holds."""
+    """Whether any tensor of an infer request holds texts.
+
+    True also if one does not say its type.
+    """
     try:
         return any(_decode_tensor(tensor).datatype in {"", "BYTES"} for tensor in tensors)
     except ValueError:
@@ -332,7 +348,11 @@ HARMLESS: Final[dict[str, tuple[frozenset[bytes], str]]] = {
 
 
 def forbids_continuation(m: ChatRequest | CompletionsRequest, extras: Mapping[str, Raw]) -> str:
-    """Return why an answer to this request cannot be continued elsewhere; empty if it can."""
+    """Return why an answer to this request cannot be continued elsewhere; empty if it can.
+
+    ``extras``: members that the struct does not list. Judges the members only, not the engine or
+    ``response_format``.
+    """
     if not extras and m.n is UNSET and m.logprobs is UNSET:  # as in most requests
         if isinstance(m, CompletionsRequest):
             if m.best_of is UNSET and m.echo is UNSET and m.suffix is UNSET:

@@ -11,7 +11,11 @@ _FAILS: Final = frozenset({"response.failed", "error"})
 
 
 class ResponseEvent(NamedTuple):
-    """One judged event of a /v1/responses stream."""
+    """What the gateway reads of one event of a ``/v1/responses`` stream.
+
+    ``finished`` and ``failed`` are by the event's type; ``content`` is true for a delta that is not
+    empty.
+    """
 
     content: bool  # something a client would show or act on
     finished: bool
@@ -39,7 +43,11 @@ _decode: Final = msgspec.json.Decoder(_Event).decode
 
 
 def read_response_event(payload: bytes) -> ResponseEvent:
-    """Read the payload of one event. Raises only ``MalformedStreamError``."""
+    """Read the payload of one event of a ``/v1/responses`` stream.
+
+    Token counts are 0 unless the event has a usage. Raises only ``MalformedStreamError``, for what
+    is not such an event.
+    """
     try:
         event = _decode(payload)
         if not payload.isascii():

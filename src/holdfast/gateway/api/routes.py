@@ -22,7 +22,7 @@ from holdfast.gateway.api.errors import INVALID, ApiError, invalid, unknown_mode
 
 
 class Api(StrEnum):
-    """The APIs that a gateway serves."""
+    """The APIs that a gateway serves, one for each kind of request."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -39,7 +39,7 @@ class Api(StrEnum):
 
 
 class BodyKind(StrEnum):
-    """The formats that a request body can have."""
+    """The format of a route's request body: none, JSON or a multipart form."""
 
     NONE = "none"
     JSON = "json"
@@ -47,7 +47,7 @@ class BodyKind(StrEnum):
 
 
 class ModelIn(StrEnum):
-    """The places where a request can name its model."""
+    """Where a route's requests name their model: in the body, in the path, or nowhere."""
 
     BODY = "body"
     PATH = "path"
@@ -59,7 +59,7 @@ _IN_PATH: Final = ModelIn.PATH
 
 @dataclass(slots=True, frozen=True)
 class Route:
-    """One API route: method, body format, the engine's path and the kind of answer."""
+    """One API route: method, body format, the engine's path and the kind of answer. Immutable."""
 
     api: Api
     method: bytes
@@ -71,9 +71,9 @@ class Route:
     lists_models: bool = False  # answered by the gateway itself
 
     def upstream_path(self, model: str, version: str) -> bytes:
-        """Return the engine's path.
+        """Return the path to call at the engine; only infer routes put the model, escaped, into it.
 
-        ``model``: the engine's name of it, ``version``: may be empty.
+        ``model``: the engine's name of it. ``version``: of the model, empty for none.
         """
         if self.model_in is not _IN_PATH:
             return self.upstream
@@ -134,7 +134,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def find(method: bytes, path: bytes) -> Route:
-    """Return the route of a method and path, or raise ``ApiError`` 404 or 405. Hot."""
+    """Return the route of a method and path; raise ``ApiError`` 404 or 405 if there is none.
+
+    HEAD is accepted where GET is. The model in a path is not checked here.
+    """
     route = ROUTES.get(path)
     if route is not None and route.method == method:
         return route
@@ -153,7 +156,11 @@ def find(method: bytes, path: bytes) -> Route:
 
 
 def path_model(route: Route, path: bytes) -> tuple[str, str]:
-    """Return the model and the version (empty if absent) that a path names."""
+    """Return the model, unescaped, and the version (empty if absent) that a path names.
+
+    Raises ``ApiError`` 404 for another path and 400 for a name that is not allowed. Does not check
+    that the model exists.
+    """
     if route.api is Api.MODEL:
         return _unescape(path[len(b"/v1/models/") :]), ""
     match = _infer_path(path)
@@ -164,12 +171,18 @@ def path_model(route: Route, path: bytes) -> tuple[str, str]:
 
 
 def is_sane_model(name: str) -> bool:
-    """Whether a model's name may stand in a header, a log, a label and, escaped, in a path."""
+    """Whether a text may be a model's name, safe in headers, logs, labels and, escaped, in paths.
+
+    It need not be the name of a known model.
+    """
     return _sane(name) is not None and "/../" not in name and not name.endswith(("/..", "/."))
 
 
 def models_body(route: Route, path: bytes, names: Collection[str]) -> bytes:
-    """Return the body for GET /v1/models or /v1/models/{model}; ``ApiError`` 404 if unknown."""
+    """Return the JSON for ``GET /v1/models`` or ``/v1/models/{model}``, of these names only.
+
+    Raises ``ApiError`` 404 if the path names a model that is not among them.
+    """
     if route.api is Api.MODELS:
         return _encode({"object": "list", "data": [_model_object(name) for name in names]})
     name, _ = path_model(route, path)

@@ -28,7 +28,7 @@ _NO_MODELS: Final[frozenset[str]] = frozenset()
 
 
 class RequestFacts:
-    """The facts about a request that rules of virtual models compare; never its text."""
+    """The facts about a request that rules of virtual models may compare; never its text."""
 
     __slots__ = ("headers", "json", "prompt_tokens", "stream", "tenant", "tools")
 
@@ -51,9 +51,9 @@ class RequestFacts:
 
 
 class ModelPath:
-    """How a request is served: model, checks, stronger model.
+    """How a request for a virtual name is served: real model, checks of its answer, stronger model.
 
-    Shared between requests: read-only.
+    Shared between requests, so read-only.
     """
 
     __slots__ = ("checks", "escalate", "ladder", "model", "reason")
@@ -72,9 +72,10 @@ class ModelPath:
 
 
 class VirtualModels:
-    """Resolves the virtual models of one gateway by their rules, hooks and ladders.
+    """Finds the real model for a virtual name, by the rules, hooks and ladders of the fleet file.
 
-    ``models`` are the real ones that a hook may name; ``hook_errors`` counts by hook.
+    ``models``: the real models that a hook may name. ``hook_errors`` counts failed calls by hook.
+    Raises ``ConfigError`` when built with a hook that cannot be imported.
     """
 
     __slots__ = ("_ladders", "_paths", "_rules", "hook_errors")
@@ -107,7 +108,11 @@ class VirtualModels:
         return name in self._paths or name in self._rules
 
     def resolve(self, name: str, facts: RequestFacts) -> ModelPath | None:
-        """Return the path of a request for this name, or None if the name is not virtual."""
+        """Return how a request for this virtual name is served: by the first rule that matches.
+
+        Else by its default or ladder; None if it has neither, or is no virtual name. May call the
+        operator's hook, whose errors are counted and do not match.
+        """
         for rule in self._rules.get(name, ()):
             if not rule.matches(facts):
                 continue
@@ -237,7 +242,11 @@ class _Rule:
 
 
 def load_hook(name: str, field: str) -> Hook:
-    """Import the function ``module:function``, or raise a ``ConfigError`` that says why not."""
+    """Import and return the function named ``module:function``.
+
+    Raises ``ConfigError`` for ``field`` if the import fails, there is no such function, or it is a
+    coroutine function.
+    """
     module_name, _, function_name = name.partition(":")
     try:
         module = import_module(module_name)
@@ -257,7 +266,7 @@ def load_hook(name: str, field: str) -> Hook:
 
 
 def is_json(text: str | bytes) -> bool:
-    """Whether a text is a JSON object or list, for the check ``json`` of an answer."""
+    """Whether a text is a JSON object or list; single strings and numbers are not enough."""
     try:
         return isinstance(orjson.loads(text), dict | list)
     except orjson.JSONDecodeError:

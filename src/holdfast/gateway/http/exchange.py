@@ -25,7 +25,7 @@ _NO_CONTENT: Final = 2  # HEAD, 204, 304: pieces are dropped
 
 
 class Draining(Protocol):
-    """The server of a connection, as far as an exchange reads it: its date, and if it drains."""
+    """What an exchange reads of its server: whether it drains, and the present Date header line."""
 
     draining: bool
     date: bytes  # the header line that every answer has
@@ -42,16 +42,17 @@ class ExchangeConnection(Protocol):
         """The server that this connection belongs to."""
 
     def finish(self, exchange: "ClientExchange") -> None:
-        """End an exchange whose response is complete; begin the next request, or close."""
+        """Note that an exchange's response is complete; begin the next request, or close."""
 
     def drop(self) -> None:
-        """Close the connection at once, without completing a response."""
+        """Close the connection at once, without completing a response or telling the listener."""
 
 
 class ClientExchange:
-    """Implements ``Exchange`` on a client connection.
+    """One request on a client connection and its response; implements ``Exchange``.
 
-    Members after ``started`` are private to it.
+    When the response is complete or the client gone it loses its ``connection``, and all calls do
+    nothing. Members after ``started`` are for the server and its parser only.
     """
 
     __slots__ = (
@@ -111,17 +112,21 @@ class ClientExchange:
         self.direct: bytes | None = None  # answered 204 with these lines, without the app
 
     def pause_body(self) -> None:
-        """Stop reading the rest of the request: its sink has no room."""
+        """Stop reading the rest of the request's body; nothing if it is complete."""
         if self.connection is not None and not self.complete:
             self.connection.transport.pause_reading()
 
     def resume_body(self) -> None:
-        """Read the rest of the request again."""
+        """Read the rest of the request's body again; nothing if it is complete."""
         if self.connection is not None and not self.complete:
             self.connection.transport.resume_reading()
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Send a whole response: status, header lines and body; the exchange is then over."""
+        """Send a whole response: status, header lines and body; the exchange is then over.
+
+        Adds date and content-length, and closes the connection if the request is incomplete, asked
+        for it or the server drains. The body is left out for HEAD, 204 and 304.
+        """
         connection = self.connection
         if connection is None:
             return
@@ -145,9 +150,10 @@ class ClientExchange:
         connection.finish(self)
 
     def start(self, status: int, headers: bytes) -> None:
-        """Send the head of a response of unknown length; ``write`` and ``end`` follow.
+        """Send the head of a response of unknown length; ``write`` and ``end`` must follow.
 
-        ``LoopTurn`` gathers the writes of one turn, so head and first piece share a system call.
+        Chunked; for HTTP/1.0 the end of the connection ends the body. Nothing if the client is
+        gone.
         """
         connection = self.connection
         if connection is None:
@@ -169,7 +175,10 @@ class ClientExchange:
         connection.turn.put(connection.transport, head)
 
     def write(self, payload: bytes) -> None:
-        """Send one piece of the response body. An empty one is ignored: it would end the body."""
+        """Send one piece of the response body; an empty one is ignored, as it would end the body.
+
+        Must follow ``start``. Dropped for HEAD, 204 and 304.
+        """
         connection = self.connection
         if connection is None or not payload:
             return
@@ -181,7 +190,7 @@ class ClientExchange:
             connection.turn.put(connection.transport, payload)
 
     def end(self) -> None:
-        """Complete a response that was begun with ``start``."""
+        """Complete a response that was begun with ``start``; the exchange is then over."""
         connection = self.connection
         if connection is None:
             return
@@ -191,12 +200,12 @@ class ClientExchange:
         connection.finish(self)
 
     def fail(self, payload: bytes) -> None:
-        """Complete a response that was begun with a last piece, which tells of a failure."""
+        """Write a last piece, which tells of a failure, and complete the response."""
         self.write(payload)
         self.end()
 
     def abort(self) -> None:
-        """Close the connection within a response, without calling ``on_client_gone``."""
+        """Close the connection at once, which breaks the response off; the listener is not told."""
         if self.connection is not None:
             self.connection.drop()
 

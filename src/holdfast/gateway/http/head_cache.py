@@ -31,7 +31,10 @@ _LESSONS_APART: Final = 64  # heads, from then on
 
 
 class HeadCache(Generic[Said]):
-    """Remembers the last message head, except its stated length, and what the parser made of it."""
+    """Remembers the last message head, except its content-length, and what the parser made of it.
+
+    One per client connection, or per replica for its responses.
+    """
 
     __slots__ = (
         "_after",
@@ -55,7 +58,10 @@ class HeadCache(Generic[Said]):
         self.stated = 0  # the same as a number
 
     def recall(self, data: bytes) -> int:
-        """Return where the body begins in data that begin with the remembered head, else 0. Hot."""
+        """Return where the body begins if the data begin with the remembered head, else 0.
+
+        Sets ``length`` and ``stated`` to the content-length found; ``said`` is what was learned.
+        """
         if not data.startswith(self._before):
             return 0
         begin = self._begin
@@ -71,7 +77,11 @@ class HeadCache(Generic[Said]):
         return end + len(self._after)
 
     def learn(self, head: bytes, said: Said) -> None:
-        """Remember a head that the parser accepted, if it is short and states one length."""
+        """Remember a head that the parser accepted, with ``said``, in place of the last one.
+
+        Ignored if it is over 4 KiB or has not exactly one content-length, and mostly where heads
+        never came again.
+        """
         if len(head) > _HEAD_BYTES_MAX:
             return
         if self._hits:

@@ -29,38 +29,44 @@ from holdfast.gateway.http.upstream_connection import UpstreamConnection
 
 
 class DirectTurn(LoopTurn):
-    """Handles each read and sends each write at once; keeps nothing until the end of a turn."""
+    """A ``LoopTurn`` without grouping: handles each read and sends each write at once."""
 
     __slots__ = ()
 
     def received(self, reader: Reader, data: bytes) -> None:
-        """Handle data of a connection now."""
+        """Have the reader handle these bytes now."""
         self._unread.append((reader, data))
         self.catch_up()
 
     def put(self, transport: Transport, data: bytes, more: bytes = b"") -> None:
-        """Send ``data``, then ``more``, now."""
+        """Write ``data``, then ``more``, to the transport now."""
         send_parts(transport, [data, more] if more else [data])
 
 
 class PlainParser(RequestParser):
-    """Parses every request with llhttp; recognises no head."""
+    """A ``RequestParser`` without shortcuts: llhttp parses every byte of every request."""
 
     __slots__ = ()
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes into ``arrived`` and ``failure``. Must not be called after a failure."""
+        """Parse bytes: add requests to ``arrived``, extend the body under way, or set ``failure``.
+
+        Must not be called again after a failure.
+        """
         self._at_start = False  # so that no head is learned, and no line compared
         self._parse(data)
 
 
 class PlainConnection(UpstreamConnection):
-    """Parses every response with llhttp; cuts no chunk and recognises no head."""
+    """An ``UpstreamConnection`` without shortcuts: llhttp parses every byte of every response."""
 
     __slots__ = ()
 
     def take(self, data: bytes) -> None:
-        """Deliver received bytes to the caller, through the parser."""
+        """Parse received bytes and pass head, body and end on to the caller.
+
+        Bytes that no call asked for close the connection.
+        """
         self.untaken -= 1
         caller = self._caller
         if caller is None:
@@ -70,18 +76,24 @@ class PlainConnection(UpstreamConnection):
 
 
 class LineSplitter(EventSplitter):
-    """Reads every event line by line."""
+    """An ``EventSplitter`` without shortcuts: reads every event line by line."""
 
     __slots__ = ()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes and return the payloads of the events that are complete now."""
+        """Add bytes and return the payloads of the events that are complete now; names are dropped.
+
+        Never sets ``verbatim``.
+        """
         return [payload for _, payload in self._read(data)]
 
 
 @dataclass(frozen=True, slots=True)
 class HotPath:
-    """The classes that handle every read, head and chunk of a gateway."""
+    """The four classes that handle every read, head and chunk of a gateway: ``FAST`` or ``PLAIN``.
+
+    Both behave alike; the plain ones have no shortcuts and serve as the reference.
+    """
 
     loop_turn: type[LoopTurn]
     request_parser: type[RequestParser]

@@ -14,27 +14,37 @@ from holdfast.core.intake.byte_budget import ByteAccount
 
 
 class Listener(Protocol):
-    """Is notified when the client of an exchange leaves, reads too slowly or catches up."""
+    """Is told when the client of an exchange leaves, reads too slowly, or reads again."""
 
     def on_client_gone(self) -> None:
-        """Stop all work: the client closed its connection before the response was complete."""
+        """Stop all work: the client closed its connection before the response was complete.
+
+        Called at most once; nothing written to the exchange afterwards reaches anybody.
+        """
 
     def on_client_slow(self) -> None:
-        """Stop producing output: the client's write buffer is full."""
+        """Stop producing output until ``on_client_ready``: the client's write buffer is full."""
 
     def on_client_ready(self) -> None:
-        """Resume producing output: the client's write buffer has room again."""
+        """Resume producing output after ``on_client_slow``: the write buffer has room again."""
 
 
 class BodySink(Protocol):
-    """Takes the body of a request piece by piece, for requests too large to be held."""
+    """Takes a request's body piece by piece as it comes, for bodies too large to be held."""
 
     def on_body(self, data: bytes) -> None:
-        """Take the next piece; ``on_request`` of the app follows the last one."""
+        """Take the next piece, which may be empty.
+
+        The last one comes in ``body``, with ``on_request``.
+        """
 
 
 class Exchange(Protocol):
-    """One request of a client, and the methods that send its response."""
+    """One request of a client, and the methods that send its one response.
+
+    Either ``respond``, or ``start``, any number of ``write``, and ``end``. Calls after the client
+    left do nothing.
+    """
 
     method: bytes  # as sent: b"POST"
     path: bytes  # without the query, as sent and checked: visible ASCII, begins with /
@@ -51,64 +61,78 @@ class Exchange(Protocol):
         """Stop reading the rest of the request from the client until ``resume_body``."""
 
     def resume_body(self) -> None:
-        """Read the rest of the request again."""
+        """Read the rest of the request from the client again, after ``pause_body``."""
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Send a whole response. ``headers``: lines that each end in CRLF, without lengths."""
+        """Send a whole response and end the exchange.
+
+        ``headers``: lines that each end in CRLF, without content-length, which is added.
+        """
 
     def start(self, status: int, headers: bytes) -> None:
-        """Send the head of a response of unknown length; ``write`` and ``end`` follow."""
+        """Send the head of a response of unknown length; ``write`` and ``end`` must follow."""
 
     def write(self, payload: bytes) -> None:
-        """Send one piece of the response body, framed as one chunk."""
+        """Send one piece of the body of a response that ``start`` began; framed as one chunk."""
 
     def end(self) -> None:
-        """Complete the response that ``start`` began."""
+        """Complete the response that ``start`` began; the exchange is then over."""
 
     def fail(self, payload: bytes) -> None:
-        """Complete the response with a last piece which says that the answer failed."""
+        """Write a last piece, which says that the answer failed, and complete the response."""
 
     def abort(self) -> None:
-        """Close the connection within a response, which the client then sees as broken."""
+        """Close the connection within a response, which the client then sees as broken off."""
 
 
 class App(Protocol):
-    """The application behind the HTTP server: gets each request's head, then all of it."""
+    """The application behind the HTTP server: gets each request's head, then the whole request."""
 
     def on_head(self, exchange: Exchange) -> None:
-        """Inspect a request before its body is read; answer at once, which closes, or return."""
+        """Inspect a request before its body is read: set listener, account or sink, or answer it.
+
+        An answer given before the body is complete closes the connection.
+        """
 
     def on_request(self, exchange: Exchange) -> None:
-        """Handle a request whose body is complete."""
+        """Handle a request whose body is complete; the response may be sent at once or later."""
 
 
 class Caller(Protocol):
-    """Receives the response of one call: on_head, on_data, then either on_end or on_failure.
+    """Receives the response of one call: ``on_head``, ``on_data`` any number of times, ``on_end``.
 
-    A cancelled call gets neither of the two.
+    ``on_failure`` may come at any point instead, as the last call. A cancelled call gets nothing
+    more.
     """
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Take the status and the headers (names in lower case) of the response."""
+        """Take the final status, error statuses too, and the headers with names in lower case."""
 
     def on_data(self, data: bytes) -> None:
         """Take a piece of the response body, without transfer framing."""
 
     def on_end(self) -> None:
-        """Note that the response is complete."""
+        """Note that the response is complete; nothing follows."""
 
     def on_failure(self, kind: Kind, detail: str) -> None:
-        """Note that the response failed; ``detail`` holds no text of the request or the answer."""
+        """Note that the call failed before the response was complete; nothing follows.
+
+        ``kind`` classifies the failure; ``detail`` is for logs and holds no text of the request or
+        answer.
+        """
 
 
 class Call(Protocol):
-    """One call of a replica under way, for its caller to cancel, pause or resume."""
+    """Handle of one call to a replica under way, for its caller to cancel, pause or resume."""
 
     def cancel(self) -> None:
-        """End the call and its connection without a callback; harmless when the call is over."""
+        """End the call and its connection; the caller hears nothing more.
+
+        Harmless when it is over.
+        """
 
     def pause(self) -> None:
-        """Stop reading the response until ``resume``."""
+        """Stop reading the response until ``resume``; bytes read already may still be delivered."""
 
     def resume(self) -> None:
         """Read the response again after ``pause``."""

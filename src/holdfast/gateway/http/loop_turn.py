@@ -34,17 +34,24 @@ CONNECTIONS_MAX: Final = 64  # with something to be sent to them; likewise
 
 
 class Reader(Protocol):
-    """A connection whose received data ``LoopTurn`` delivers."""
+    """A connection whose received bytes go through ``LoopTurn``."""
 
     def take(self, data: bytes) -> None:
-        """Handle data that were read from this connection."""
+        """Handle bytes that were read from this connection, in the order of the reads."""
 
     def break_off(self) -> None:
-        """End the connection, because ``take`` raised an exception."""
+        """Abort the connection, because ``take`` raised.
+
+        The exception has been reported already.
+        """
 
 
 class LoopTurn:
-    """Collects the reads and writes of one turn of the event loop and handles them in groups."""
+    """Collects the reads and writes of one turn of the event loop and handles them in groups.
+
+    First all reads are handled, then all writes are sent; both bounded in bytes and number. One
+    object serves all connections of a process.
+    """
 
     __slots__ = ("_bytes", "_due", "_kept", "_loop", "_unread", "_unread_bytes")
 
@@ -57,7 +64,10 @@ class LoopTurn:
         self._due = False  # the end of the turn was asked for
 
     def received(self, reader: Reader, data: bytes) -> None:
-        """Keep data of a connection for ``reader.take`` until all reads of this turn are done."""
+        """Keep bytes that a connection read, for ``reader.take`` after all reads of this turn.
+
+        A long read, or too many kept ones, are handled at once.
+        """
         unread, size = self._unread, len(data)
         unread.append((reader, data))
         self._unread_bytes += size
@@ -68,7 +78,11 @@ class LoopTurn:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Handle all kept data, in order. May be called again from within ``Reader.take``."""
+        """Handle all kept reads now, in order, before a decision that they may change.
+
+        An exception of a reader is reported to the event loop and breaks off that connection alone.
+        May be called from within ``Reader.take``.
+        """
         unread = self._unread
         self._unread_bytes = 0
         while unread:
@@ -81,7 +95,10 @@ class LoopTurn:
                 reader.break_off()
 
     def put(self, transport: Transport, data: bytes, more: bytes = b"") -> None:
-        """Send ``data``, then ``more``, at the end of this turn, without copying them together."""
+        """Send ``data``, then ``more``, at the end of this turn, in the order of the calls.
+
+        Sent sooner if too much is kept. The two are not copied together.
+        """
         kept = self._kept
         parts = kept.get(transport)
         if parts is None:
@@ -102,17 +119,17 @@ class LoopTurn:
         return transport in self._kept
 
     def send(self, transport: Transport) -> None:
-        """Send now what is kept for this transport."""
+        """Send now what is kept for this transport, because it is about to be closed."""
         parts = self._kept.pop(transport, None)
         if parts is not None:
             send_parts(transport, parts)
 
     def forget(self, transport: Transport) -> None:
-        """Drop what is kept for this transport."""
+        """Drop, unsent, what is kept for this transport."""
         self._kept.pop(transport, None)
 
     def flush(self) -> None:
-        """Send now what is kept for all transports."""
+        """Send now what is kept for all transports; kept reads are not handled."""
         kept, self._kept = self._kept, {}  # what follows from sending may put more
         self._bytes = 0
         for transport, parts in kept.items():
@@ -125,7 +142,7 @@ class LoopTurn:
 
 
 def send_parts(transport: Transport, parts: list[bytes]) -> None:
-    """Write these bytes to a transport, unless it is closing."""
+    """Write these bytes to a transport; nothing if it is closing. Never raises ``RuntimeError``."""
     if transport.is_closing():
         return  # its owner hears of that
     try:

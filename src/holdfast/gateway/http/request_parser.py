@@ -59,7 +59,11 @@ class _RefusedError(Exception):
 
 
 class RequestParser:
-    """Turns the bytes of one client connection into ``ClientExchange`` objects in ``arrived``."""
+    """Parses the bytes of one client connection into checked ``ClientExchange`` objects.
+
+    They stand in ``arrived`` from their complete head on; the first error stands in ``failure`` and
+    ends the parsing. Calls no app and sends nothing.
+    """
 
     __slots__ = (
         "_at_start",
@@ -111,7 +115,10 @@ class RequestParser:
         self._due = 0  # bytes to come of the body behind a known head
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes into ``arrived`` and ``failure``. Must not be called after a failure."""
+        """Parse bytes: add requests to ``arrived``, extend the body under way, or set ``failure``.
+
+        Must not be called again after a failure.
+        """
         if self._due:
             self._take_body(data)
             return
@@ -186,7 +193,7 @@ class RequestParser:
             self._at_start = self._took_all(len(data), incoming, size)
 
     def close(self) -> None:
-        """Release the parser, whose callbacks form a reference cycle with this object."""
+        """Release the parser and its requests, to break a reference cycle; not to be fed again."""
         self._parser = None
         self.incoming = self._replay = self._first = self._body = None
         self.arrived.clear()
@@ -194,11 +201,14 @@ class RequestParser:
     # --- what the parser calls ------------------------------------------------------------------
 
     def on_url(self, url: bytes) -> None:
-        """Collect a piece of the request target (callback of the parser)."""
+        """Collect a piece of the request target. Called by the parser."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect one header or trailer line; refuse a second Host or too many repeated names."""
+        """Collect one header or trailer line, repeated names joined by a comma.
+
+        Called by the parser. A second Host, or too many repeated names, are refused.
+        """
         headers = self._headers
         name = name.lower()
         if name not in headers:
@@ -214,7 +224,8 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         """Check a complete request head and add its exchange to ``arrived``, or refuse it.
 
-        The usual cases come first: each ``in`` below is all that a plain request pays.
+        Called by the parser. Checks sizes, version, host, target, body length, coding, expectation
+        and upgrade, and adds the CORS lines.
         """
         url = self._url
         headers = self._headers
@@ -275,7 +286,10 @@ class RequestParser:
             self._first_end = self._note(exchange, url)
 
     def on_body(self, data: bytes) -> None:
-        """Append a piece to the body of the current request; refuse it beyond ``body_max``."""
+        """Append a piece to the body of the current request; refuse it beyond the body limit.
+
+        Called by the parser. File uploads have a higher limit.
+        """
         exchange = self.incoming
         assert exchange is not None
         exchange.size = size = exchange.size + len(data)
@@ -291,7 +305,10 @@ class RequestParser:
             self._body += data
 
     def on_message_complete(self) -> None:
-        """Mark the current request as complete and drop its trailers."""
+        """Mark the current request as complete, with its whole body, and drop its trailers.
+
+        Called by the parser.
+        """
         exchange = self.incoming
         if exchange is None:  # the parser skips the body of an upgrade
             return
@@ -320,7 +337,10 @@ class RequestParser:
         exchange.body_max = self._config.upload_bytes_max
 
     def take_body(self) -> bytes:
-        """Hand over what is here of the incomplete body; it is counted, and kept no longer."""
+        """Return and drop what came of the incomplete body so far; empty if no body is under way.
+
+        The bytes still count towards the body limit. Used for bodies that go to a sink.
+        """
         exchange = self.incoming
         if exchange is None:
             return b""

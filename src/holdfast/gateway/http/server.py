@@ -64,7 +64,7 @@ Waiting = dict["ClientConnection", int]  # since when; oldest first
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection: parses requests and runs one exchange at a time."""
+    """One client connection: parses requests and runs one exchange at a time; others wait."""
 
     __slots__ = (
         "_address",
@@ -109,7 +109,11 @@ class ClientConnection(asyncio.Protocol):
     # --- what the event loop says ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register a new connection; with too many open, close one for it or refuse it."""
+        """Register a new connection, waiting for its first request.
+
+        With all places taken, one that stands still is closed for it; else it gets 503, and 429 if
+        its address has too many.
+        """
         server = self.server
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=server.config.write_buffer_bytes)
@@ -132,11 +136,14 @@ class ClientConnection(asyncio.Protocol):
             server.evict(crowded)
 
     def data_received(self, data: bytes) -> None:
-        """Give received bytes to ``LoopTurn``, which calls ``take`` after all reads of a turn."""
+        """Hand received bytes to ``LoopTurn``, which calls ``take`` after all reads of a turn."""
         self.turn.received(self, data)
 
     def take(self, data: bytes) -> None:
-        """Parse bytes and start the next exchange; keep them unparsed while one is under way."""
+        """Parse bytes and call the app for a request that begins or is complete.
+
+        While an exchange is under way they are kept unparsed; beyond 64 KiB reading stops.
+        """
         if self._deaf:
             return
         current = self._current
@@ -149,7 +156,10 @@ class ClientConnection(asyncio.Protocol):
         self._pump()
 
     def eof_received(self) -> None:
-        """Treat the end of input as the client's leaving: end the exchange and close."""
+        """Treat the end of input as the client's leaving: a request under way is not answered.
+
+        Its listener is told; the connection is closed.
+        """
         self.turn.catch_up()
         if self._current is not None:
             self.drop(gone=True)
@@ -157,7 +167,7 @@ class ClientConnection(asyncio.Protocol):
             self.leave()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (not our wording)
-        """Remove a closed connection from all tables and notify the listener of its exchange."""
+        """Remove a closed connection from all tables; tell the listener of its exchange, if any."""
         self.turn.catch_up()
         self._deaf = self._left = True
         self._wait(None)
@@ -172,11 +182,19 @@ class ClientConnection(asyncio.Protocol):
         self._intake.close()
 
     def break_off(self) -> None:
-        """Close the connection at once after an unexpected exception in ``take``."""
+        """Abort the connection, without an answer, after ``take`` raised.
+
+        Neither logs nor counts: the caller has reported the exception. ``connection_lost`` then
+        ends the exchange under way.
+        """
         self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Make the listener of the exchange stop producing: the write buffer is full."""
+        """Tell the listener to stop producing: the client does not read, its buffer is full.
+
+        The unread bytes are counted; if all unread answers exceed their budget, the slowest readers
+        are dropped.
+        """
         if self._left:
             return
         server = self.server
@@ -191,7 +209,7 @@ class ClientConnection(asyncio.Protocol):
             server.drop_slow_readers()
 
     def resume_writing(self) -> None:
-        """Let the listener or the next request go on: the write buffer has room again."""
+        """Tell the listener to go on, or begin the next request: the client reads again."""
         self._paused = False
         self.server.slow.pop(self, None)
         self.server.budget.held -= self._buffered
@@ -385,7 +403,10 @@ class ClientConnection(asyncio.Protocol):
     # --- how it ends ----------------------------------------------------------------------------
 
     def finish(self, exchange: ClientExchange) -> None:
-        """End an exchange whose answer is complete: start the next request, or close."""
+        """End an exchange whose response is complete: start the next request, or close.
+
+        Called by the exchange; its listener hears nothing more.
+        """
         exchange.connection = exchange.listener = self._current = None
         if exchange.holder is not None:
             exchange.holder.end(exchange.size)
@@ -396,7 +417,12 @@ class ClientConnection(asyncio.Protocol):
             self._pump()
 
     def refuse(self, refusal: Refusal, *, linger: bool = True) -> None:
-        """Answer the request that is being received with an error, and close the connection."""
+        """Answer the request being received with a fixed error, count it, and close the connection.
+
+        The listener is told that its client is gone. If an answer was begun, the connection is
+        dropped instead. ``linger``: wait for the client to end its side, so that it can read the
+        answer.
+        """
         self.server.counters[refusal.code] += 1
         self._left = True
         exchange = self._forget()
@@ -410,7 +436,11 @@ class ClientConnection(asyncio.Protocol):
         self.leave(linger=linger)
 
     def leave(self, *, linger: bool = False) -> None:
-        """Close when all bytes are sent; ``linger``: and when the client has ended its side."""
+        """Close once all bytes are sent; further input is discarded.
+
+        An exchange under way ends as if its client had gone. ``linger``: end this side only, and
+        wait up to 5 s for the client to end its own.
+        """
         self._deaf = self._left = True
         self._forget()
         self.server.slow.pop(self, None)
@@ -425,7 +455,10 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()
 
     def drop(self, *, gone: bool = False) -> None:
-        """Close at once; ``gone``: notify the listener of the exchange that its client is gone."""
+        """Abort the connection now; bytes not yet in the socket are lost.
+
+        ``gone``: tell the listener of the exchange that its client is gone; else it hears nothing.
+        """
         self._deaf = self._left = True
         if not gone and self._current is not None:
             self._current.listener = None
@@ -436,14 +469,18 @@ class ClientConnection(asyncio.Protocol):
         self.transport.abort()
 
     def take_buffered(self) -> int:
-        """Return the bytes counted for unread answers, which are then counted no more."""
+        """Return the bytes of unread answers counted for this connection, and reset them to 0.
+
+        The caller must subtract them from the budget.
+        """
         buffered, self._buffered = self._buffered, 0
         return buffered
 
     def check_progress(self, table: Waiting, now_ns: int) -> None:
-        """Drop a slow reader.
+        """Drop and count a client that has not read for too long; called by ``sweep``.
 
-        Give it more time only if its last answer is complete and shrinking.
+        It gets more time only if no exchange is under way and its unsent bytes have become fewer.
+        ``table``: the server's table in which it stands.
         """
         unsent = self.transport.get_write_buffer_size()
         if self._current is None and unsent < self._unsent:
@@ -456,7 +493,11 @@ class ClientConnection(asyncio.Protocol):
 
 
 class Server:
-    """Holds all client connections of one process; its owner must call ``sweep`` and ``drain``."""
+    """Holds all client connections of one process, with their limits of number, bytes and time.
+
+    It opens no socket: its owner passes ``protocol`` to the listener, and must call ``sweep`` often
+    and ``drain`` and ``close`` at the end.
+    """
 
     def __init__(
         self,
@@ -500,25 +541,29 @@ class Server:
 
     @property
     def open(self) -> int:
-        """How many client connections are open."""
+        """How many client connections are open, idle ones included."""
         return len(self.connections)
 
     @property
     def may_linger(self) -> bool:
-        """Whether one more connection that was turned away may hear so to its end."""
+        """Whether a refused connection may still wait for its client to read the refusal.
+
+        False when too many do so already: it is then closed at once.
+        """
         return len(self.lingering) < self._lingering_max
 
     def has_place(self, unfinished: int) -> bool:
-        """Whether another connection may be accepted, if only to be told that all is full.
+        """Whether to accept another connection, if only to tell it that all places are taken.
 
-        ``unfinished``: accepted ones whose handshake is not complete.
+        The bound is a little above ``connections_max``. ``unfinished``: accepted connections whose
+        TLS handshake is not complete.
         """
         there = len(self.connections) + unfinished
         return there < self.connections_max + max(4, self._lingering_max)
 
     @property
     def busy(self) -> int:
-        """How many client connections receive a request, wait for an answer, or still send one."""
+        """How many connections are not idle: receiving, answering, sending, or being closed."""
         return len(self.connections) - len(self.idle)
 
     def protocol(self) -> ClientConnection:
@@ -526,7 +571,10 @@ class Server:
         return ClientConnection(self)
 
     def reconfigure(self, config: HttpConfig, cors_origins: tuple[str, ...]) -> None:
-        """Apply a new config: time limits at once, the other limits to new connections only."""
+        """Apply a new config and CORS list: time limits and the number of connections at once.
+
+        Limits on heads and bodies, and CORS, apply to new connections only; none is closed.
+        """
         self._follow(config)
         self.cors = syntax.Cors(cors_origins)
 
@@ -543,10 +591,10 @@ class Server:
     # --- who goes for whom ----------------------------------------------------------------------
 
     def make_place(self) -> bool:
-        """Close a connection that stands still, so that a new one has its place; whether one did.
+        """Close one connection that stood still for a second, so that a new one has its place.
 
-        First those that brought no request yet, then heads and bodies that do not go on, then
-        clients that do not read, then the longest idle.
+        First one without a request yet, then an incomplete head or body, then a client that does
+        not read, then an idle one. Return False if there is none.
         """
         now = self.now_ns()
         still = self.newcomers.oldest(now)
@@ -559,7 +607,10 @@ class Server:
         return True
 
     def evict(self, connection: ClientConnection) -> None:
-        """Close a connection to make room for others: with 503, unless an answer was begun."""
+        """Close and count a connection to make room for others.
+
+        It gets a 503; one that does not read, or whose answer was begun, is aborted.
+        """
         self.newcomers.left(connection)
         if connection in self.slow:
             self.counters[syntax.EVICTED.code] += 1
@@ -568,7 +619,11 @@ class Server:
             connection.refuse(syntax.EVICTED, linger=False)
 
     def make_room(self, receiver: ClientConnection, more: int = 0) -> bool:
-        """Give up incomplete bodies that stand still until ``more`` bytes fit; whether they do."""
+        """Refuse stalled, incomplete bodies with 503 until ``more`` bytes fit.
+
+        Return whether they do. The longest stalled go first; ``receiver``, for whom it is done, is
+        spared.
+        """
         while not self.budget.may_receive(more):
             still = longest_waiting((self.stalls,), self.now_ns(), STILL)
             if still is None or still is receiver:
@@ -577,7 +632,10 @@ class Server:
         return True
 
     def drop_slow_readers(self) -> None:
-        """Drop clients that do not read, the longest waiting first, until the budget holds."""
+        """Drop clients that do not read, the longest waiting first, until the byte budget is kept.
+
+        Those that moved within the last second stay, so that it may not be enough.
+        """
         while self.budget.holds_too_much:
             still = longest_waiting((self.slow, self.closing), self.now_ns(), STILL)
             if still is None:
@@ -589,7 +647,10 @@ class Server:
     # --- time -----------------------------------------------------------------------------------
 
     def sweep(self, now_ns: int) -> None:
-        """Close or refuse connections beyond a time limit. To be called a few times a second."""
+        """Close or refuse connections beyond a time limit; call a few times a second.
+
+        Limits: idle, head, body, stalled body, slow reader, lingering. Also renews the Date header.
+        """
         self.turn.catch_up()  # what has come is not late
         second = int(time())
         if second != self._date_s:
@@ -614,10 +675,10 @@ class Server:
             late.refuse(syntax.HEAD_TIMEOUT)
 
     def drain(self) -> None:
-        """Begin to close all connections: idle ones now, the others after their next answer.
+        """Begin to close all connections: idle ones that were served, now; busy ones when answered.
 
-        A connection without a first request gets one more second: its client could not know that
-        the server is draining.
+        One that brought no request yet is closed by ``sweep`` once it has been open for a second,
+        so that one made just before the drain may still be answered. Returns at once.
         """
         self.turn.catch_up()
         self.draining = True
@@ -626,7 +687,10 @@ class Server:
                 connection.leave()
 
     def close(self) -> None:
-        """Close all remaining connections at once."""
+        """Abort all remaining connections at once.
+
+        Listeners are told that their clients are gone.
+        """
         for connection in list(self.connections):
             connection.drop(gone=True)
 

@@ -20,11 +20,14 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 class MalformedStreamError(ValueError):
-    """Raised when bytes are no valid event stream. Its text never quotes them."""
+    """Raised when bytes are no valid event stream, or a payload no valid chunk. Quotes no bytes."""
 
 
 def framed(payload: bytes, name: bytes = b"") -> bytes:
-    """Return a payload as the bytes of one event; line breaks in it (JSON) become blanks."""
+    """Return a payload as the bytes of one event, with ``name`` as its event name if given.
+
+    Line breaks in the payload, which is JSON, become blanks.
+    """
     if 10 in payload:
         payload = payload.replace(b"\n", b" ")
     if name:
@@ -33,7 +36,10 @@ def framed(payload: bytes, name: bytes = b"") -> bytes:
 
 
 class EventSplitter:
-    """Splits the bytes of one stream into events, however they are cut into pieces."""
+    """Splits the bytes of one stream into server-sent events, however they were cut into pieces.
+
+    Stricter than a browser: an unknown line, or one too long, makes the stream malformed for good.
+    """
 
     __slots__ = (
         "_after_cr",
@@ -66,11 +72,15 @@ class EventSplitter:
 
     @property
     def pending(self) -> bool:
-        """Whether an unfinished event is buffered: a stream that ends now was cut inside it."""
+        """Whether part of an event is buffered: a stream that ends now was cut inside it."""
         return bool(self._rest) or self._touched
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes and return the payloads of the events that are complete now."""
+        """Add bytes and return the payloads of the events that are complete now; names are dropped.
+
+        Raises ``MalformedStreamError``. ``verbatim`` then says whether the bytes were exactly one
+        plain event.
+        """
         if self._between:
             payload = data[6:-2]
             # Put together again and compared: half the cost of asking for its begin and its end.
@@ -87,7 +97,10 @@ class EventSplitter:
         return [payload for _, payload in self._read(data)]
 
     def feed_named(self, data: bytes) -> list[tuple[bytes, bytes]]:
-        """Add bytes and return (name, payload) of the events complete now; a name may be empty."""
+        """Add bytes and return (name, payload) of the events complete now; a name may be empty.
+
+        Raises ``MalformedStreamError``.
+        """
         return self._read(data)
 
     def _blocks(self, data: bytes) -> list[bytes] | None:

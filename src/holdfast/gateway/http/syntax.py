@@ -48,25 +48,31 @@ _CORS_EXPOSED: Final = (
 
 
 def date_line(second: int) -> bytes:
-    """The Date header of answers in this second of the epoch (RFC 9110, 6.6.1: a must)."""
+    """Return the Date header line, with its CRLF, for this second since the epoch."""
     return b"date: %b\r\n" % formatdate(second, usegmt=True).encode("ascii")
 
 
 def status_line(status: int) -> bytes:
-    """Return the first line of a response; an unregistered status has an empty phrase."""
+    """Return the first line of a response, with its CRLF; an unregistered status has no phrase."""
     known = STATUS_LINES.get(status)
     return known if known is not None else b"HTTP/1.1 %d \r\n" % status
 
 
 def error_json(message: str, kind: str, code: str | None) -> bytes:
-    """Return an error body in the JSON shape that OpenAI's SDKs read."""
+    """Return an error body as JSON, in the shape that OpenAI's SDKs read.
+
+    ``kind`` becomes its ``type``; ``param`` is always null.
+    """
     error = {"message": message, "type": kind, "param": None, "code": code}
     return orjson.dumps({"error": error})
 
 
 @dataclass(slots=True, frozen=True)
 class Refusal:
-    """A fixed error response to a broken request, built once; the connection is closed after it."""
+    """A fixed error response to a broken or unwelcome request; the connection is closed after it.
+
+    Its bytes are built once, in ``head`` and ``body``. It is a value, not an exception.
+    """
 
     status: int
     code: str  # for clients, and the name of its counter
@@ -153,7 +159,7 @@ REFUSALS: Final = (
 
 
 def host_is_valid(host: bytes) -> bool:
-    """Whether a Host value is one name or address with at most one port."""
+    """Whether a Host header is one name or IP address with at most one port."""
     return _HOST.fullmatch(host) is not None
 
 
@@ -177,41 +183,52 @@ def split_target(target: bytes) -> tuple[bytes, bytes] | None:
 
 
 def check_version(version: str, line: bytes, data: bytes) -> Refusal | None:
-    """Return a refusal unless the protocol is HTTP/1.1 or HTTP/1.0. ``line``: method and target.
+    """Return ``BAD_VERSION`` unless the protocol is HTTP/1.1 or HTTP/1.0, else None.
 
-    llhttp also accepts RTSP request lines and reports no difference. They do no harm, so it is
-    enough to look for them in the current read, where they usually are. The read may hold a body
-    that speaks of RTSP, too: that is no reason to refuse a request whose own line is there.
+    ``line``: method and target. ``data``: the current read, in which RTSP request lines are looked
+    for, as llhttp accepts those, too. A body that speaks of RTSP is no reason to refuse.
     """
     other = line + b" RTSP/" in data and line + b" HTTP/" not in data
     return None if version in {"1.0", "1.1"} and not other else BAD_VERSION
 
 
 def check_coding(coding: bytes, *, old: bool) -> Refusal | None:
-    """Return a refusal unless the coding is ``chunked``; HTTP/1.0 may use none (RFC 9112, 6.1)."""
+    """Return a refusal unless the transfer coding is ``chunked``, else None.
+
+    ``old``: the request is HTTP/1.0, which may use no coding at all (RFC 9112, 6.1).
+    """
     if old:
         return MALFORMED
     return None if coding.lower() == b"chunked" else TRANSFER_CODING
 
 
 def check_expectation(expectation: bytes) -> Refusal | None:
-    """Return a refusal unless the Expect header is ``100-continue``."""
+    """Return a refusal (417) unless the Expect header is ``100-continue``, else None."""
     return None if expectation.lower() == b"100-continue" else EXPECTATION
 
 
 def check_upgrade(method: bytes, protocol: bytes | None) -> Refusal | None:
-    """Return a refusal for CONNECT and upgrades; None for ``Upgrade: h2c``, which is ignored."""
+    """Return a refusal (501) for CONNECT and upgrades.
+
+    None for ``Upgrade: h2c``, which is ignored.
+    """
     ignored = method != b"CONNECT" and protocol is not None and protocol.lower() == b"h2c"
     return None if ignored else NO_TUNNELS
 
 
 def size_of(target: bytes, headers: dict[bytes, bytes]) -> int:
-    """Return about how many bytes a head of this target and these headers had on the wire."""
+    """Return about how many bytes a head of this target and these headers had on the wire.
+
+    For limits only: the method, version and blanks are not counted exactly.
+    """
     return len(target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 class Cors:
-    """Makes the CORS header lines for the origins that may use this gateway from a browser."""
+    """Makes the CORS header lines for the origins that may use this gateway from a browser.
+
+    ``*`` among them allows all. False as a condition if there are none.
+    """
 
     __slots__ = ("_any", "_origins")
 
@@ -223,7 +240,10 @@ class Cors:
         return bool(self._origins)
 
     def lines(self, origin: bytes | None) -> bytes:
-        """Return the CORS header lines of a response to this origin; empty if it is not allowed."""
+        """Return the CORS header lines of a response.
+
+        Empty if there is no origin or it is not allowed.
+        """
         if origin is None:
             return b""
         if self._any:
@@ -235,7 +255,10 @@ class Cors:
         return b""
 
     def preflight(self, method: bytes, headers: dict[bytes, bytes]) -> bytes:
-        """Return the lines that answer a CORS preflight; empty if it is none or not allowed."""
+        """Return the header lines that answer a CORS preflight; empty if it is none or not allowed.
+
+        The allow-origin line is not among them: ``lines`` makes it.
+        """
         if method != b"OPTIONS" or b"access-control-request-method" not in headers:
             return b""
         if not self.lines(headers.get(b"origin")):

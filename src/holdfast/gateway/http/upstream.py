@@ -38,7 +38,11 @@ _UNREACHED: Final = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT}
 
 
 class Upstream:
-    """Sends requests to one replica over a pool of connections."""
+    """Sends requests to one replica over a pool of connections, one call per connection.
+
+    Reuses the most recently used idle one, opens another if none is idle; calls never wait for a
+    place. Its owner must call ``sweep``.
+    """
 
     __slots__ = (
         "_addresses",
@@ -101,7 +105,7 @@ class Upstream:
 
     @property
     def idle(self) -> int:
-        """How many open connections wait for a call."""
+        """How many open connections of the pool wait for a call."""
         return len(self._idle)
 
     @property
@@ -110,10 +114,11 @@ class Upstream:
         return len(self._busy)
 
     def call(self, caller: Caller, method: bytes, path: bytes, headers: bytes, body: bytes) -> Call:
-        """Send one request. ``path`` begins with a slash; ``headers`` are lines with CRLF.
+        """Send one request and return the handle of the call; ``caller`` gets the response later.
 
-        Never raises and never calls back before it has returned. The caller guarantees that method,
-        path and headers contain no line break that it did not intend.
+        Never raises and never calls back before it has returned. ``path`` begins with a slash;
+        ``headers`` are lines with CRLF, without Host and content-length. They must hold no
+        unintended line break.
         """
         base = self._endpoint.base
         if body or method not in _WITHOUT_BODY:
@@ -132,7 +137,10 @@ class Upstream:
         return connection.begin(caller, head, body, bodyless=method == b"HEAD")
 
     def sweep(self, now_ns: int) -> None:
-        """Fail calls whose connection opens too slowly; close connections idle for too long."""
+        """Fail calls whose connection was not opened in ``connect_s``; close long-idle connections.
+
+        To be called a few times a second. Calls that are connected have no time limit here.
+        """
         self._waited += min(now_ns - self._swept_at, _LOOK_MAX)
         self._swept_at = now_ns
         begun_before = self._waited - self._connect_ns
@@ -153,22 +161,25 @@ class Upstream:
         del self._idle[:old]
 
     def trim(self) -> None:
-        """Close the idle connections now: this process needs their descriptors."""
+        """Close all idle connections now, as this process needs their descriptors; calls go on."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.shut()
 
     def close(self) -> None:
-        """Close the idle connections now, the others after their calls.
+        """Close idle connections now, and each other one when its call is over.
 
-        A name lookup under way is cancelled: calls that wait for a first address fail.
+        A name lookup under way is cancelled, so that calls which wait for a first address fail.
         """
         self._closed = True
         self._addresses.close()
         self.trim()
 
     def abandon(self) -> None:
-        """Close the idle connections and fail all calls under way with ``Kind.DRAINED``."""
+        """Close the pool now: idle connections at once, calls under way fail with ``Kind.DRAINED``.
+
+        Their callers are told, so that requests can move to another replica.
+        """
         self._turn.catch_up()
         self.close()
         for connection in list(self._busy):
@@ -177,11 +188,14 @@ class Upstream:
     # --- what connections report ------------------------------------------------------------------
 
     def opened(self, connection: UpstreamConnection) -> None:
-        """Note that a connection is established (called by the connection)."""
+        """Note that a connection is established: its time limit ends. Called by the connection."""
         self._opening.pop(connection, None)
 
     def finished(self, connection: UpstreamConnection, *, keep: bool) -> None:
-        """Take back a connection whose call is over; ``keep``: it can carry another call."""
+        """Take back a connection whose call is over; called by the connection.
+
+        ``keep``: it can carry another call and becomes idle, unless the pool is full or closed.
+        """
         self._busy.discard(connection)
         if not keep:
             self._opening.pop(connection, None)
@@ -192,7 +206,7 @@ class Upstream:
             self._idle.append(connection)
 
     def lost(self, connection: UpstreamConnection) -> None:
-        """Remove an idle connection that broke."""
+        """Remove an idle connection that broke; called by the connection. No call is affected."""
         if connection in self._idle:
             self._idle.remove(connection)
 

@@ -30,7 +30,11 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(slots=True, frozen=True)
 class Endpoint:
-    """A replica's URL, checked, and its parts: host, port, TLS, base path, Host header."""
+    """A replica's URL and its parts: host, port, TLS, base path, Host header.
+
+    Checked when built: raises ``ConfigError`` without quoting the URL. No query, fragment or user
+    information is allowed.
+    """
 
     url: str
     tls: bool = field(init=False)
@@ -85,7 +89,10 @@ def _is_literal(host: str) -> bool:
 
 
 class Addresses:
-    """Looks up the addresses of one endpoint and orders them, the one that worked last first."""
+    """The addresses of one endpoint's host, looked up anew for each connection.
+
+    Those that accepted a connection last come first; at most 8.
+    """
 
     __slots__ = ("_endpoint", "_known", "_lookup", "_loop", "_patience_s", "lookups_failed")
 
@@ -100,7 +107,10 @@ class Addresses:
         self.lookups_failed = 0
 
     async def current(self) -> tuple[str, ...]:
-        """Look up and return the addresses, or the last known ones; empty if never resolved."""
+        """Look the name up and return its addresses; the last known ones if that fails or is slow.
+
+        Empty if it was never resolved. An endpoint given as an address is not looked up.
+        """
         if self._endpoint.literal:
             return self._known
         if self._lookup is None or self._lookup.done():
@@ -110,17 +120,17 @@ class Addresses:
         return self._known
 
     def prefer(self, address: str) -> None:
-        """Put an address first that accepted a connection."""
+        """Put an address first, because it accepted a connection."""
         if self._known[:1] != (address,):
             self._known = tuple(dict.fromkeys((address, *self._known)))[:ADDRESSES_MAX]
 
     def demote(self, address: str) -> None:
-        """Put an address last that did not accept a connection."""
+        """Put an address last, because it accepted no connection; it stays in the list."""
         if address in self._known:
             self._known = (*(other for other in self._known if other != address), address)
 
     def close(self) -> None:
-        """Cancel a lookup under way."""
+        """Cancel a lookup under way; who waits for it gets the addresses known so far."""
         if self._lookup is not None:
             self._lookup.cancel()
 

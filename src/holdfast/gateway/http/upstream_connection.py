@@ -65,18 +65,21 @@ _FIRST_LINES: Final = _first_lines()
 
 
 class Owner(Protocol):
-    """The pool of a connection: is notified when it opens, ends a call, or breaks while idle."""
+    """The pool of a connection: is told when it opens, ends a call, or breaks while idle."""
 
     heads: HeadCache[Head]  # of the replica's answers
 
     def opened(self, connection: "UpstreamConnection") -> None:
-        """Note that a connection is established."""
+        """Note that a connection is established, so that its time to connect is over."""
 
     def finished(self, connection: "UpstreamConnection", *, keep: bool) -> None:
-        """Take back a connection whose call is over; ``keep``: it can carry another call."""
+        """Take back a connection whose call is over; ``keep``: it can carry another call.
+
+        Otherwise it is closed already.
+        """
 
     def lost(self, connection: "UpstreamConnection") -> None:
-        """Remove an idle connection that broke."""
+        """Remove an idle connection that broke; it carried no call."""
 
 
 class _StopError(Exception):
@@ -84,7 +87,7 @@ class _StopError(Exception):
 
 
 class Running:
-    """Implements ``Call`` for a call under way; refers to no connection once the call is over."""
+    """Handle of one call, which implements ``Call``; does nothing once the call is over."""
 
     __slots__ = ("connection",)
 
@@ -108,7 +111,7 @@ class Running:
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """A socket to a replica with its response parser and the call that it carries, if any."""
+    """One socket to a replica, its response parser, and the call that it carries, if any."""
 
     __slots__ = (
         "_at_boundary",
@@ -158,7 +161,11 @@ class UpstreamConnection(asyncio.Protocol):
     # --- the call ---------------------------------------------------------------------------------
 
     def begin(self, caller: Caller, head: bytes, body: bytes, *, bodyless: bool) -> Running:
-        """Send a request, now or once connected; ``bodyless``: its response has no body."""
+        """Send a request, now or once connected; return the handle to cancel, pause or resume it.
+
+        ``caller`` gets the response. The connection must carry no other call (not checked).
+        ``bodyless``: the response ends with its head, as for HEAD.
+        """
         self._caller = caller
         self._bodyless = bodyless
         self._headers: dict[bytes, bytes] | None = {}  # None: the head is over, trailers follow
@@ -186,7 +193,7 @@ class UpstreamConnection(asyncio.Protocol):
             caller.on_failure(kind, detail)
 
     def drop(self) -> None:
-        """Close the connection at once, discard unsent bytes, and report nothing to the caller."""
+        """Abort the connection, discard unsent bytes, and tell the pool but not the caller."""
         if self.opening is not None:
             self.opening.cancel()
             self.opening = None
@@ -207,7 +214,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read from the socket again."""
+        """Read from the socket again, after ``pause``."""
         self._paused = False
         if self._transport is not None:
             self._transport.resume_reading()
@@ -246,7 +253,7 @@ class UpstreamConnection(asyncio.Protocol):
     # --- the socket -------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the request that waits for this connection; close if it was cancelled."""
+        """Send the request that waits for this connection; abort it if the call was cancelled."""
         self.opening = None
         self._owner.opened(self)
         self._transport = opened = cast("asyncio.Transport", transport)
@@ -260,12 +267,16 @@ class UpstreamConnection(asyncio.Protocol):
         self._turn.put(opened, head, body)
 
     def data_received(self, data: bytes) -> None:
-        """Give received bytes to ``LoopTurn``, which calls ``take`` after all reads of a turn."""
+        """Hand received bytes to ``LoopTurn``, which calls ``take`` after all reads of a turn."""
         self.untaken += 1
         self._turn.received(self, data)
 
     def take(self, data: bytes) -> None:
-        """Deliver received bytes to the caller, through the parser unless one plain chunk."""
+        """Parse received bytes and pass head, body and end on to the caller.
+
+        Plain chunks and known heads skip the parser. Bytes that no call asked for close the
+        connection.
+        """
         self.untaken -= 1
         caller = self._caller
         if caller is None:
@@ -289,12 +300,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._parse(caller, data)
 
     def break_off(self) -> None:
-        """Close the connection, and so fail its call, after an exception in ``take``."""
+        """Abort the connection after ``take`` raised; ``connection_lost`` then fails its call."""
         if self._transport is not None:
             self._transport.abort()
 
     def eof_received(self) -> None:
-        """Complete a response that ends with the connection; fail the call in every other case."""
+        """Complete a response whose body ends with the connection; else fail the call, if any."""
         self._turn.catch_up()
         if self._caller is not None and self._until_close:
             self._finish(keep=False)
@@ -302,7 +313,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._broken(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the call under way, if any, and release the parser, after the socket was closed."""
+        """Fail the call under way, or leave the pool if idle; release the parser.
+
+        The kind is ``STALE_SOCKET`` if a reused connection ended before any answer, else ``RESET``.
+        """
         self._turn.catch_up()
         self._broken(exc)
         self._transport = None
@@ -394,12 +408,15 @@ class UpstreamConnection(asyncio.Protocol):
         caller.on_data(payload)
 
     def on_message_begin(self) -> None:
-        """Stop the parser at a second response to one request (callback of the parser)."""
+        """Stop the parser at a second response to one request. Called by the parser."""
         if self._complete:
             raise _StopError("a response that was not asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a response header; trailers are dropped."""
+        """Collect a response header, repeated ones joined by a comma; trailers are dropped.
+
+        Called by the parser.
+        """
         headers = self._headers
         if headers is None:
             return
@@ -410,7 +427,11 @@ class UpstreamConnection(asyncio.Protocol):
             headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Check status and framing of a response head; stop the parser if they are not allowed."""
+        """Check status and framing of a response head, and keep it for the caller.
+
+        Called by the parser. Stops the parser, so that the call fails, at upgrades, unasked interim
+        responses and transfer encodings other than chunked.
+        """
         headers = self._headers
         parser = self._parser
         assert headers is not None, "one head for each response"
@@ -435,7 +456,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._until_close = not framed and not empty
 
     def on_message_complete(self) -> None:
-        """Mark the response as complete; after an interim (1xx) response, await the next head."""
+        """Mark the response as complete; after an interim (1xx) one, await the next head.
+
+        Called by the parser; the caller is told after the read.
+        """
         if self._headers is not None:
             self._headers = {}
         elif self._parser is not None:

@@ -46,7 +46,7 @@ _JSON_BYTES: Final = b"inference-header-content-length"  # KServe: how much of a
 
 
 class AttemptOwner(ObservedRequest, Protocol):
-    """The request of an attempt, with the members and methods that attempts use."""
+    """The request of an attempt, as attempts see it; implemented by ``ProxiedRequest``."""
 
     flow: Flow | None
     attempts: "dict[int, Attempt]"
@@ -57,7 +57,7 @@ class AttemptOwner(ObservedRequest, Protocol):
 
     @property
     def port(self) -> FlowPort:
-        """The port through which events are reported to the flow."""
+        """The port through which events are reported to the flow; shared by all requests."""
 
     @property
     def observer(self) -> Observer:
@@ -69,41 +69,50 @@ class AttemptOwner(ObservedRequest, Protocol):
 
     @property
     def answer_bytes_max(self) -> int:
-        """The longest whole answer that is accepted, in bytes."""
+        """The longest whole answer that is accepted, in bytes; a longer one fails as malformed."""
 
     def forget(self, attempt: "Attempt") -> None:
-        """Remove an attempt that is over from the request."""
+        """Remove an attempt that is over from the request and from the watch for silence."""
 
     def broke_off(self, tokens: int) -> None:
-        """Count the tokens that the client got from an attempt that ended early."""
+        """Add the tokens that the client got from an attempt that ended after its first content."""
 
     def cannot_continue(self) -> None:
-        """Mark the request as not continuable on another replica."""
+        """Rule out continuing the answer on another replica; the present attempt goes on."""
 
     def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
-        """Use an engine's token counts to improve later estimates for the model."""
+        """Use an engine's token counts to improve later token estimates for the model."""
 
     def tokens_of(self, model: str, text_bytes: int) -> int:
-        """Return the estimated tokens of an answer of so many bytes by this model."""
+        """Return an estimate of the tokens in so many bytes of this model's answers."""
 
     def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
-        """Keep a whole answer until the flow decides whether it is sent."""
+        """Keep a whole answer with its parsed form until the flow decides whether it is sent."""
 
     def took_empty(self, events: bytes) -> None:
-        """Keep the events of a stream that ended without content."""
+        """Keep the events of a stream without content.
+
+        They are sent if other replicas said nothing either.
+        """
 
     def show(self, attempt: "Attempt", content_type: bytes) -> None:
-        """Begin the client's response with the content of this attempt."""
+        """Send the head of the client's response, if none was sent; writes no content."""
 
     def relay(self, event: bytes, payload: bytes) -> None:
-        """Send one event to the client; ``payload`` is the data within ``event``."""
+        """Send one event to the client, or hold it for a check.
+
+        ``payload`` is the data within ``event``.
+        """
 
     def relay_payloads(self, payloads: list[bytes]) -> None:
-        """Send payloads to the client, each as one event."""
+        """Send payloads to the client, each framed as one event, or hold them for a check."""
 
 
 class Attempt(ABC):
-    """Base of all attempts: holds the call, reads error bodies, reports the end to the flow."""
+    """Base of all attempts: one call of a request to one replica, and its report to the flow.
+
+    Collects the body and reads error responses; subclasses judge and pass on the answer.
+    """
 
     __slots__ = (
         "_failing",
@@ -151,7 +160,10 @@ class Attempt(ABC):
     # --- what the replica says -------------------------------------------------------------------
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Take the response status: anything but 2xx makes the body an error message."""
+        """Take the response status; anything but 2xx makes the body an error message.
+
+        Keeps the Retry-After of an error. Nothing is reported to the flow yet.
+        """
         self.status = status
         if status != 200:
             if 200 < status < 300:
@@ -160,7 +172,11 @@ class Attempt(ABC):
             self._retry_after_s = _seconds(headers.get(b"retry-after"))
 
     def on_data(self, data: bytes) -> None:
-        """Collect the body up to a bound; beyond it a whole answer fails as malformed."""
+        """Collect a piece of the body.
+
+        A whole answer beyond ``answer_bytes_max`` fails as malformed. Of an error body only the
+        first 64 KiB are kept.
+        """
         if self.over:
             return
         self._size += len(data)
@@ -172,7 +188,11 @@ class Attempt(ABC):
         self._pieces.append(data)
 
     def on_end(self) -> None:
-        """Judge the complete response: an error here, an answer in ``_complete``."""
+        """Judge the complete response and report the end of the attempt to the flow.
+
+        An error status decides the failure here; answers are judged by the subclass. Nothing if the
+        attempt is over.
+        """
         if self.over:
             return
         if self._failing:
@@ -181,7 +201,10 @@ class Attempt(ABC):
             self._complete()
 
     def on_failure(self, kind: Kind, detail: str) -> None:  # noqa: ARG002 - the kind says it all
-        """End the attempt with the failure of its connection."""
+        """End the attempt with the failure of its connection, unless it is over.
+
+        ``detail`` is not used.
+        """
         if not self.over:
             self._broken(kind)
 
@@ -206,7 +229,11 @@ class Attempt(ABC):
     # --- what the flow is told -------------------------------------------------------------------
 
     def content(self) -> bool:
-        """Report the first content to the flow; return whether this attempt may go on."""
+        """Report the first content to the flow, which then aborts rival attempts of the request.
+
+        Return whether this attempt may go on; False: it was ended upon the report. To be called
+        once.
+        """
         self.begun = True
         proxied = self.proxied
         self.first = proxied.port.now_ns()
@@ -214,7 +241,11 @@ class Attempt(ABC):
         return not self.over
 
     def end(self, kind: Kind | None, tokens: int = 0, retry_after_s: float = 0.0) -> None:
-        """Report the end of this attempt to the flow and the observer; ``kind`` None: success."""
+        """Report the end of this attempt to the flow and the observer; ``kind`` None: success.
+
+        Does not cancel the call: ``fail`` does. ``tokens``: those that the client got.
+        ``retry_after_s``: how long the replica asked to be left alone, 0 if it did not.
+        """
         self.over = True
         proxied = self.proxied
         proxied.forget(self)
@@ -229,25 +260,35 @@ class Attempt(ABC):
         proxied.port.tell(proxied.flow, event)
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
-        """Cancel the call because of what the replica sent, and report the end with this kind."""
+        """Cancel the call because of what the replica sent, and report the end with this kind.
+
+        ``tokens``: those of the answer that the client got. The flow may then try another replica.
+        """
         if self.call is not None:
             self.call.cancel()
         self.end(kind, tokens)
 
     def cancel(self) -> None:
-        """Cancel the call without reporting its end: the attempt is no longer needed."""
+        """Cancel the call and forget the attempt; neither the flow nor the observer is told."""
         self.over = True
         self.proxied.forget(self)
         if self.call is not None:
             self.call.cancel()
 
     def close(self) -> None:
-        """Close the connection; does nothing if the response has ended."""
+        """Cancel the call if it is still under way; changes and reports nothing else.
+
+        Used for a response that does not end by itself after its last event.
+        """
         if self.call is not None:
             self.call.cancel()
 
     def on_silence(self, now: int) -> None:
-        """End an attempt whose answer is complete; otherwise report its silence to the flow."""
+        """Handle that nothing came for ``silence_max``: report ``Silent``, and the flow decides.
+
+        An attempt whose answer is complete is ended as a success instead. The time of silence
+        starts anew, in case the flow waits on.
+        """
         if not self.over and not self.conclude():
             self.last = self.excused = now  # patience, if any, lasts as long again
             proxied = self.proxied
@@ -255,7 +296,10 @@ class Attempt(ABC):
             proxied.port.tell(proxied.flow, silent)
 
     def on_pause(self) -> None:
-        """Report to the flow that the stream pauses for long, unless all was said."""
+        """Report to the flow that the stream has paused for long, unless the attempt is over.
+
+        It fails nothing: control then checks the replica.
+        """
         if not self.over:
             proxied = self.proxied
             proxied.port.tell(proxied.flow, Quiet(proxied.serial, self.number))
@@ -266,30 +310,43 @@ class Attempt(ABC):
         return self.target.replica_id
 
     def conclude(self) -> bool:
-        """End the attempt as a success if its answer is complete but its response is not.
+        """End the attempt as a success if its answer is complete though its response is not.
 
-        Return whether it was ended.
+        Return whether it was ended; the base never does.
         """
         return False
 
     def measured(self) -> Measured | None:
-        """Return statistics of the answer, by name, or None."""
+        """Return a statistic of the answer's numbers, such as the mean log probability, or None.
+
+        The base has none.
+        """
         return None
 
     def tokens(self) -> int:
-        """Return the tokens that reached the client so far, by count or estimate."""
+        """Return the answer's tokens so far, by the engine's count or an estimate.
+
+        In the base 0.
+        """
         return 0
 
     def prompt_tokens(self) -> int:
-        """Return the tokens of the prompt, by the engine's count or by an estimate."""
+        """Return the prompt's tokens: the engine's count if it came, else an estimate."""
         return self.proxied.request.prompt_tokens
 
     def read_tokens(self) -> int:
-        """Return the tokens of the client's prompt by the engine's own count; 0: not said."""
+        """Return the tokens of the client's prompt by the engine's count; 0 if it did not say.
+
+        No estimate.
+        """
         return 0
 
     def stuck(self, now: int) -> Kind | None:
-        """Return how the attempt fails now if its replica is known to be stalled; None: not yet."""
+        """Return how this attempt fails, given that its replica is known to be stalled.
+
+        None while it has not waited long enough, for answers that are not streams, and while its
+        client does not read. Ends nothing itself.
+        """
         return kind_when_stalled(
             now - self.last,
             self.prompt_tokens(),
@@ -299,7 +356,10 @@ class Attempt(ABC):
         )
 
     def empty_asked_for(self, finish_reason: str | None, tokens: int | None) -> bool:
-        """Whether the request itself explains an answer without content."""
+        """Whether the request explains an answer without content, so that no replica is at fault.
+
+        So it is with a stop string, a limit of one token, or constrained tokens.
+        """
         ask = self.proxied.ask
         return empty_is_asked_for(
             finish_reason,
@@ -310,11 +370,14 @@ class Attempt(ABC):
         )
 
     def chunks(self) -> int:
-        """Return how many chunks of content arrived; 0: not known."""
+        """Return how many chunks with content arrived; 0 in attempts that do not count them."""
         return 0
 
     def pause(self) -> None:
-        """Stop reading from the replica, because the client reads too slowly."""
+        """Stop reading from the replica, because the client reads too slowly.
+
+        Silence is not counted then.
+        """
         if self.call is not None and not self.paused:
             self.paused = True
             self.call.pause()
@@ -328,12 +391,16 @@ class Attempt(ABC):
 
 
 class WholeAttempt(Attempt):
-    """Collects an answer in one piece and judges it before the client gets any of it."""
+    """Collects an answer that is not streamed, and judges it before the client gets any of it.
+
+    Empty, repeating, malformed and error answers fail the attempt; a good one is kept for
+    ``finish``.
+    """
 
     __slots__ = ("_content_type", "_json_bytes")
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Take the status and the content type, which the client will get."""
+        """Take the status, and the content type that the client will get with a good answer."""
         if status == 200:
             self.status = status
         else:
@@ -400,7 +467,10 @@ class WholeAttempt(Attempt):
 
 
 class BytesAttempt(Attempt):
-    """Relays an answer that the gateway cannot read, such as audio, from its first byte on."""
+    """Relays an answer that the gateway cannot read, such as audio, from its first byte on.
+
+    Once a byte was sent it cannot be tried elsewhere; a response without a byte fails as empty.
+    """
 
     __slots__ = ("_content_type",)
 
@@ -409,12 +479,15 @@ class BytesAttempt(Attempt):
         self._content_type = b"application/octet-stream"
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Take the status and the content type, which the client will get."""
+        """Take the status, and the content type that the client will get."""
         super().on_head(status, headers)
         self._content_type = headers.get(b"content-type", self._content_type)
 
     def on_data(self, data: bytes) -> None:
-        """Relay bytes to the client unchanged; the first ones begin the response."""
+        """Relay bytes to the client unchanged; the first ones begin the response.
+
+        Error bodies are collected.
+        """
         if self.over:
             return
         if self._failing:

@@ -35,7 +35,10 @@ _log = structlog.get_logger("holdfast.gateway.batch")
 
 
 class BatchRelay:
-    """Passes requests to the batch process behind one unix socket; counts those under way."""
+    """Passes requests for ``/v1/files`` and ``/v1/batches`` to the batch process.
+
+    Over a unix socket; at most 64 at once, 16 per tenant.
+    """
 
     def __init__(self, path: str, loop: asyncio.AbstractEventLoop, counters: Counters) -> None:
         self._path = path
@@ -46,11 +49,14 @@ class BatchRelay:
 
     @staticmethod
     def serves(path: bytes) -> bool:
-        """Whether a path is one of files or batches."""
+        """Whether a path is under ``/v1/files`` or ``/v1/batches``."""
         return any(path == known or path.startswith(known + b"/") for known in _PREFIXES)
 
     def begin(self, exchange: Exchange, tenant: str, request_id: bytes) -> None:
-        """Pass a request on; its body goes to the batch process as it comes."""
+        """Begin to pass a request on, in the name of this tenant; its body follows piece by piece.
+
+        Connects in the background. Too many at once are refused with 503, and counted.
+        """
         own = sum(1 for name in self.running.values() if name == tenant)
         if len(self.running) >= RELAYED_MAX or own >= RELAYED_PER_TENANT_MAX:
             error = ApiError(
@@ -76,13 +82,17 @@ class BatchRelay:
             self._away = False
 
     def close(self) -> None:
-        """End all that is under way: the gateway stops."""
+        """End all relayed requests: with 503, or a broken connection if the answer had begun."""
         for relayed in list(self.running):
             relayed.away()
 
 
 class RelayedRequest(asyncio.Protocol):
-    """One request of a client on its way to the batch process, and its answer on the way back."""
+    """One client request on its way to the batch process, and its answer on the way back.
+
+    Body sink and listener of the client's exchange, and protocol of the socket. Given up after 60 s
+    without a byte.
+    """
 
     def __init__(
         self, relay: BatchRelay, exchange: Exchange, head: bytes, request_id: bytes
@@ -102,29 +112,32 @@ class RelayedRequest(asyncio.Protocol):
     # --- from the client ---
 
     def on_body(self, data: bytes) -> None:
-        """Pass a piece of the request's body on."""
+        """Send a piece of the request's body on; kept until the socket is connected."""
         if data:
             self._alive()
             self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def end(self, rest: bytes) -> None:
-        """Pass on the last piece: the request is complete."""
+        """Send the last piece of the body and mark the request as complete.
+
+        The answer comes later.
+        """
         self.on_body(rest)
         self._ended = True
         if self._chunked:
             self._send(b"0\r\n\r\n")
 
     def on_client_gone(self) -> None:
-        """End the request at the batch process too: an upload that breaks off leaves nothing."""
+        """Close the socket to the batch process, which drops an incomplete upload."""
         self._close()
 
     def on_client_slow(self) -> None:
-        """Read no more of the answer until the client has."""
+        """Stop reading the answer until the client has read what was sent."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def on_client_ready(self) -> None:
-        """Read the answer again."""
+        """Read the answer from the batch process again."""
         if self._transport is not None:
             self._transport.resume_reading()
 
@@ -141,7 +154,7 @@ class RelayedRequest(asyncio.Protocol):
     # --- the connection to the batch process ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send what came while the connection was being made."""
+        """Send what came while the socket was being connected; close it if the client has left."""
         own = self._transport = cast("asyncio.Transport", transport)
         if self._exchange is None:  # the client left meanwhile
             own.abort()
@@ -153,18 +166,21 @@ class RelayedRequest(asyncio.Protocol):
             self._exchange.resume_body()
 
     def pause_writing(self) -> None:
-        """Read no more of the upload: the batch process is slower than its client."""
+        """Stop reading the upload from the client: the batch process reads too slowly."""
         if self._exchange is not None:
             self._exchange.pause_body()
 
     def resume_writing(self) -> None:
-        """Read the upload again."""
+        """Read the upload from the client again."""
         self._alive()
         if self._exchange is not None:
             self._exchange.resume_body()
 
     def data_received(self, data: bytes) -> None:
-        """Pass bytes of the answer on."""
+        """Parse bytes of the batch process's answer and pass them on.
+
+        Invalid HTTP is logged and ends it.
+        """
         self._alive()
         try:
             self._answer.parser.feed_data(data)
@@ -173,14 +189,14 @@ class RelayedRequest(asyncio.Protocol):
             self.away()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (not our wording)
-        """Tell the client, if its answer is not complete."""
+        """End the client's answer with an error, if it was not complete."""
         self._transport = None
         self.away()
 
     # --- what the parser of the answer says ---
 
     def begin_answer(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Begin the client's answer."""
+        """Send the client the status, the request id and the few headers that are passed on."""
         if self._exchange is not None:
             lines = [b"x-request-id: %b\r\n" % self._request_id]
             passed = ((name, headers.get(name)) for name in _PASSED)
@@ -188,12 +204,12 @@ class RelayedRequest(asyncio.Protocol):
             self._exchange.start(status, b"".join(lines))
 
     def pass_answer(self, data: bytes) -> None:
-        """Pass a piece of the answer on."""
+        """Send the client a piece of the answer's body."""
         if self._exchange is not None:
             self._exchange.write(data)
 
     def end_answer(self) -> None:
-        """End the client's answer: it is complete."""
+        """Complete the client's answer and close the socket; nothing if no answer was begun."""
         exchange = self._exchange
         if exchange is not None and exchange.started:
             exchange.listener = None
@@ -203,7 +219,11 @@ class RelayedRequest(asyncio.Protocol):
     # --- the end ---
 
     def away(self) -> None:
-        """End the client's answer because the batch process is gone or silent."""
+        """Give up, because the batch process is gone, silent or not reachable.
+
+        The client gets 503 with Retry-After, or a broken connection if its answer had begun.
+        Nothing if the answer was complete.
+        """
         exchange = self._exchange
         self._close()
         if exchange is None:

@@ -54,7 +54,10 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class AnsweredRequest(Protocol):
-    """A request whose answer is complete, with the members that a comparison uses."""
+    """A request whose answer is complete, as comparisons see it.
+
+    Implemented by ``ProxiedRequest``.
+    """
 
     @property
     def ask(self) -> ParsedRequest:
@@ -62,7 +65,7 @@ class AnsweredRequest(Protocol):
 
     @property
     def flow(self) -> Flow | None:
-        """The flow in which the request ran."""
+        """The flow in which the request ran; None if it never entered one."""
 
     @property
     def route(self) -> Route:
@@ -77,7 +80,11 @@ class AnsweredRequest(Protocol):
 
 
 class Comparisons:
-    """Asks second replicas, and keeps whether they agreed until control takes the results."""
+    """Sends some answered requests to a second replica too, and compares the two texts.
+
+    In the background, for models that opted in: no client, quota or breaker notices. Keeps only
+    (replica, second replica, agreed), the last 64, until ``take``.
+    """
 
     __slots__ = (
         "_counters",
@@ -108,7 +115,10 @@ class Comparisons:
         self.models: dict[str, AnswerComparison] = {}  # those that opted in
 
     def configure(self, configs: Mapping[str, ComparingConfig]) -> None:
-        """Apply a new config; models whose section did not change keep their state."""
+        """Apply the config by model.
+
+        Models not in it are compared no more, unchanged ones keep their state.
+        """
         known, self.models = self.models, {}
         for model, config in configs.items():
             same = known.get(model)
@@ -117,11 +127,18 @@ class Comparisons:
             self.models[model] = same
 
     def keeps(self, ask: ParsedRequest, model: str) -> bool:
-        """Whether the text of an answer to this request must be kept for a comparison."""
+        """Whether a stream's text must be kept because its answer may be compared.
+
+        So for deterministic (greedy) chat and completions requests to a model that opted in.
+        """
         return ask.greedy and model in self.models and ask.api in _APIS
 
     def consider(self, proxied: AnsweredRequest, finish: Finish) -> None:
-        """Decide whether to compare a complete answer; if so, ask a second replica soon."""
+        """Decide whether to compare a complete answer; if so, ask a second replica soon.
+
+        Skipped if the request is not greedy, the answer was continued, it is not the replica's
+        turn, the model is busy, or no other replica of the same revision has room.
+        """
         ask, model = proxied.ask, finish.model
         comparing = self.models.get(model)
         if comparing is None or not ask.greedy or finish.continued or ask.api not in _APIS:
@@ -138,7 +155,7 @@ class Comparisons:
                 self._soon(second.ask, proxied)
 
     def sweep(self, now: int) -> None:
-        """Give up second questions that were not answered in time."""
+        """Cancel second requests that were not answered within 120 s; each counts as unanswered."""
         while self._running:
             second = next(iter(self._running))
             if second.due > now:
@@ -146,13 +163,17 @@ class Comparisons:
             second.give_up()
 
     def take(self) -> list[tuple[str, str, bool]]:
-        """Return and clear the results, as (replica, second replica, agreed)."""
+        """Return and clear the results, as (replica id, second replica id, agreed)."""
         results = list(self._results)
         self._results.clear()
         return results
 
     def call(self, second: "_Second", proxied: AnsweredRequest, text: str) -> Call | None:
-        """Send the question to the second replica; None where it cannot be asked again."""
+        """Send the request to the second replica, not streamed, and return the call.
+
+        None, with nothing sent, if that replica is unknown or the request cannot be repeated
+        (tools, several choices, stored state, more than text).
+        """
         ask = proxied.ask
         target = self._targets.get(second.peer)
         body = None if target is None else _asked_again(ask, target.served_as, len(text))
@@ -164,12 +185,18 @@ class Comparisons:
         return target.upstream.call(second, b"POST", path, _JSON + target.headers, body)
 
     def spent(self, model: str, answer: Answer) -> None:
-        """Count the tokens of a second answer, as its engine reports them."""
+        """Count a second answer's tokens in the ledger as Holdfast's own use.
+
+        The tenant pays nothing.
+        """
         read, said = answer.prompt_tokens or 0, answer.completion_tokens or 0
         self._counters.ledger.ours(model, Use.COMPARISON, read, said)
 
     def ended(self, second: "_Second", agreed: bool | None) -> None:
-        """Record the result of a comparison; ``agreed`` None: there was no usable answer."""
+        """Store and count the result of a comparison.
+
+        ``agreed`` None: there was no usable answer; it is counted, but no result is stored.
+        """
         self._running.pop(second, None)
         second.comparing.end(second.replica, second.peer, agreed, self._port.now_ns())
         result = "unanswered"

@@ -19,7 +19,10 @@ LOOK: Final = 2 * SECOND  # between two looks: a token that was taken back is re
 
 
 class EngineSecrets:
-    """The files with tokens and certificates towards engines that a config names."""
+    """Notices changed files with engines' tokens and certificates.
+
+    Reads their times, not the contents.
+    """
 
     __slots__ = ("_due", "_paths", "_times")
 
@@ -29,7 +32,10 @@ class EngineSecrets:
         self._due = 0
 
     def follow(self, file: FleetFile, now: int) -> None:
-        """Begin to look at the files of this config; call it before they are read."""
+        """Watch the files that this config names, instead of those before.
+
+        Call it before reading them. ``now`` in ns.
+        """
         named: list[Path | None] = []
         for model in file.models:
             tls = model.tls
@@ -40,7 +46,10 @@ class EngineSecrets:
         self._due = now + LOOK
 
     def changed(self, now: int) -> bool:
-        """Whether a file was written since it was read; said once. Cheap between two looks."""
+        """Whether a watched file was changed since ``follow`` or the last True; ``now`` in ns.
+
+        Looks at the files at most every 2 s, and is False in between. Reloads nothing.
+        """
         if now < self._due or not self._paths:
             return False
         self._due = now + LOOK

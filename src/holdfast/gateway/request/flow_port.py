@@ -42,51 +42,57 @@ News = Callable[[Report | Summary], None]
 
 
 class FlowRequest(Protocol):
-    """A request in a flow, with the methods that execute the flow's decisions."""
+    """A request in a flow, as the port sees it: it carries out the flow's actions."""
 
     flow: Flow | None
 
     @property
     def serial(self) -> int:
-        """The number that identifies the request in the flow."""
+        """The number that identifies the request in the flow.
+
+        New after an escalation to another model.
+        """
 
     @property
     def request(self) -> Request:
         """The request in the form that the flow uses."""
 
     def dispatch(self, action: Dispatch) -> None:
-        """Start an attempt on the replica that the flow chose."""
+        """Send the request to the replica that the flow chose, as a new attempt."""
 
     def abort(self, action: Abort) -> None:
-        """Cancel an attempt."""
+        """Cancel an attempt, without reporting its end to the flow."""
 
     def finish(self, action: Finish) -> None:
-        """End the request with the flow's result: it has left the flow."""
+        """Answer the client with the flow's result; the request has left the flow already."""
 
     def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
-        """End the attempts on a replica, so that the flow tries another one."""
+        """Fail the begun streams on a replica, so that the flow continues them on another one.
+
+        ``stalled``: only those that are stuck.
+        """
 
     def cut(self) -> None:
-        """End the request with an error, because the gateway stops."""
+        """End the request with an error now, because the gateway stops."""
 
     def sign_of_life(self) -> None:
-        """Send the client a comment that says its request still waits."""
+        """Send a comment to a client that waits for its stream."""
 
 
 class WatchedAttempt(Protocol):
-    """An attempt that is receiving an answer and is watched for silence."""
+    """An attempt whose answer has begun, as the port sees it: it is watched for silence."""
 
     @property
     def last(self) -> int:
-        """When the last byte arrived, or the flow last excused the silence (ns)."""
+        """When the last byte arrived, or the time of silence last began anew (ns)."""
 
     @property
     def excused(self) -> int:
-        """When the flow last excused the silence of this attempt (ns)."""
+        """When the attempt's silence was last reported and its time began anew (ns); 0: never."""
 
     @property
     def silence_max(self) -> int:
-        """How long the attempt may be silent (ns)."""
+        """How long the attempt may send nothing before ``on_silence`` is called (ns)."""
 
     @property
     def paused(self) -> bool:
@@ -97,17 +103,21 @@ class WatchedAttempt(Protocol):
         """The id of the replica that answers."""
 
     def on_silence(self, now: int) -> None:
-        """Handle that the attempt was silent for longer than ``silence_max``."""
+        """Handle that nothing came for ``silence_max``: the flow decides what follows."""
 
     def on_pause(self) -> None:
-        """Report that the attempt was silent for long, though not for ``silence_max``."""
+        """Report a long pause, shorter than ``silence_max``, to the flow; nothing is ended."""
 
     def close(self) -> None:
-        """Close the connection, if it is still open."""
+        """Cancel the call if its response has not ended by itself."""
 
 
 class FlowPort:
-    """Runs the flow for all requests of a gateway: events, actions, timers, config changes."""
+    """Runs the flow for all requests of a gateway: passes events in and carries out the actions.
+
+    Also drives the timers, looks for silent streams, and keeps the flows of earlier configs until
+    their requests are over. Reports and summaries go to ``news``, for control.
+    """
 
     __slots__ = (
         "_demand",
@@ -164,12 +174,16 @@ class FlowPort:
     # --- requests --------------------------------------------------------------------------------
 
     def next_serial(self) -> int:
-        """Return a new number that identifies a request in the flow."""
+        """Return the next number for a request: 1, 2, 3 and so on in this process."""
         self._serial = serial = self._serial + 1
         return serial
 
     def open(self, proxied: FlowRequest, now: int, *, streams: bool) -> None:
-        """Hand a request to the flow; ``streams``: send its client comments while it waits."""
+        """Register a request and hand it to the flow of new requests, which may act at once.
+
+        ``streams``: send its client comments while it waits. Counts the tenant's demand where
+        quotas exist.
+        """
         proxied.flow = flow = self.flow
         request = proxied.request
         if self.metered:
@@ -181,29 +195,38 @@ class FlowPort:
         self._carry_out(flow.handle(Arrived(request), now))
 
     def deadline(self, model: str, priority: Priority, now: int) -> int:
-        """Return the deadline (ns) of a request; 0: the flow's own, as for batch requests."""
+        """Return when a request must be done (ns), by its model's time limit.
+
+        0: the flow applies its own, for batch requests and models without a limit here.
+        """
         whole = self.settings.request_ns.get(model)
         if whole is None or priority is _BATCH:
             return 0  # the flow's own
         return now + whole
 
     def tell(self, flow: Flow | None, event: FlowEvent) -> None:
-        """Pass an event to the flow and execute the actions that it returns."""
+        """Pass an event to a flow and carry out the actions that it returns, before returning.
+
+        They may concern other requests, too. ``flow`` must not be None.
+        """
         assert flow is not None, "it is not in a flow yet"
         actions = flow.handle(event, self.now_ns())
         if actions:
             self._carry_out(actions)
 
     def soon(self, flow: Flow | None, event: FlowEvent) -> None:
-        """Pass an event to the flow in the next turn of the event loop."""
+        """Pass an event to the flow in the next turn of the event loop.
+
+        For what happens while the flow's actions are carried out, so that it is not entered twice.
+        """
         self._loop.call_soon(self.tell, flow, event)
 
     def answers(self, proxied: FlowRequest) -> None:
-        """Stop sending waiting comments to a request whose answer begins or which is over."""
+        """Send no more waiting comments to a request: its answer begins, or it is over."""
         self._waiting.pop(proxied, None)
 
     def linger(self, attempt: WatchedAttempt) -> None:
-        """Close the connection of an attempt in 1 s if its response does not end by itself."""
+        """Close an attempt's call in 1 s if its response has not ended by then."""
         self._lingering[attempt] = self.now_ns() + _LINGER
 
     def _carry_out(self, actions: list[FlowAction]) -> None:
@@ -236,7 +259,11 @@ class FlowPort:
     # --- time ------------------------------------------------------------------------------------
 
     def tick(self) -> bool:
-        """Run due timers; call every 10 to 20 ms. Return whether streams were checked, too."""
+        """Run due timers of all flows; call every 10 to 20 ms.
+
+        Every 50 ms it also looks for silent streams, sends waiting comments and closes lingering
+        connections; return whether it did.
+        """
         now = self.now_ns()
         self.tell(self.flow, Tick())
         if self._retiring:
@@ -290,22 +317,28 @@ class FlowPort:
 
     @property
     def flows(self) -> tuple[Flow, ...]:
-        """The flow of new requests, and those of earlier configs that still have requests."""
+        """The flow of new requests, then those of earlier configs that still have some."""
         return (self.flow, *self._retiring)
 
     def view(self, view: FleetView) -> None:
-        """Pass control's new view of the fleet to all flows."""
+        """Pass control's new view of the fleet to all flows; flows of later configs get it, too."""
         self._view = view
         for flow in self.flows:
             self.tell(flow, ViewChanged(view))
 
     def take_demand(self) -> dict[str, float]:
-        """Return and clear the number of requests by tenant, from which quota shares are lent."""
+        """Return how many requests came by tenant since the last call, and count from zero again.
+
+        Counted only while some tenant has a quota; control divides the quotas by it.
+        """
         demand, self._demand = self._demand, {}
         return demand
 
     def reconfigure(self, settings: Settings) -> None:
-        """Apply new settings; requests under way stay in their old flow if policies changed."""
+        """Apply new settings. If the flow's policies changed, a new flow takes the new requests.
+
+        It takes over quotas and the fleet view; requests under way end in the old flow.
+        """
         changed = settings.flow != self.settings.flow
         self.settings = settings
         self.metered = bool(settings.flow.quotas)

@@ -40,20 +40,27 @@ _log = structlog.get_logger("holdfast.gateway.idempotency")
 
 
 class ThreadListener(Protocol):
-    """Receives what the thread of a key store found; called on the gateway's event loop."""
+    """Receives what the thread of a key store found; all methods are called on the event loop."""
 
     def saw(self, watched: Sequence[WatchedKey], sights: Sequence[KeySight]) -> None:
-        """Take what a look at the keys that the gateway waits for showed."""
+        """Take the present record and new answer pieces of each watched key.
+
+        Both lists have one order.
+        """
 
     def is_wanted(self, keys: Sequence[tuple[KeyName, str]]) -> None:
-        """Take the keys (and executions) of this gateway that are waited for elsewhere."""
+        """Take (key, execution) pairs of this gateway whose answers other gateways wait for."""
 
     def purged(self, tenants: Sequence[str]) -> None:
-        """Forget all answers of these tenants."""
+        """Forget all held answers of these tenants: their keys were deleted from the store."""
 
 
 class KeyThread:
-    """Makes changes of a key store for one gateway process, in a thread that it owns."""
+    """Calls the key store of one gateway process in a thread of its own, started when it is built.
+
+    Makes submitted changes in batches, polls watched keys, writes the gateway's heartbeat and
+    deletes expired keys. Failures of the store are counted in ``failures`` and logged once.
+    """
 
     def __init__(
         self,
@@ -86,9 +93,10 @@ class KeyThread:
     # --- on the event loop -----------------------------------------------------------------------
 
     def submit(self, change: KeyChange, then: Then) -> bool:
-        """Make a change soon and call ``then`` on the loop; False: too many wait, nothing is done.
+        """Queue a change of the store; ``then`` is called later on the event loop with the ruling.
 
-        ``then`` gets None where the store failed; nothing was changed.
+        The ruling is None if the store failed. Return False, and never call ``then``, if the queue
+        is full or closing.
         """
         with self._changed:
             if len(self._jobs) >= QUEUE_MAX or self._closing:
@@ -98,18 +106,25 @@ class KeyThread:
         return True
 
     def watch(self, key: WatchedKey) -> None:
-        """Look at this key from now on, from this piece of its answer on."""
+        """Poll this key from now on.
+
+        The listener's ``saw`` gets its record and the pieces after ``here``. Replaces an earlier
+        watch of the same key.
+        """
         with self._changed:
             self._watched[key.name] = key
             self._changed.notify()
 
     def unwatch(self, name: KeyName) -> None:
-        """Look at a key no more."""
+        """Stop polling a key; does nothing if it was not watched."""
         with self._changed:
             self._watched.pop(name, None)
 
     def hold(self, *, runs: bool, holds: bool) -> None:
-        """Say whether this gateway executes, and whether it holds what others may ask for."""
+        """Say whether this gateway executes requests (``runs``) and holds answers (``holds``).
+
+        Decides how often the thread writes its heartbeat and asks which answers are wanted.
+        """
         if (runs, holds) != (self._runs, self._holds):
             with self._changed:
                 self._runs, self._holds = runs, holds
@@ -117,7 +132,10 @@ class KeyThread:
                 self._changed.notify()
 
     def close(self, timeout_s: float = 2.0) -> bool:
-        """Make what waits, say farewell and end the thread; whether it ended in time."""
+        """Make the queued changes, note in the store that this gateway leaves, and end the thread.
+
+        Blocks for up to ``timeout_s``; return whether the thread ended in that time.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -252,7 +270,10 @@ class KeyThread:
 
 
 class NoKeys:
-    """A key store that is not there: every call fails with the same reason."""
+    """Stands in for a key store that could not be opened: its calls raise ``KeyStoreError``.
+
+    The error has the reason given; keyed requests are then refused with 503.
+    """
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
@@ -263,7 +284,7 @@ class NoKeys:
     update = look = beat = farewell = wanted = due = purge = usage = _fail
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing open."""
 
 
 def _hand_back(thens: Sequence[Then], rulings: Sequence[KeyRuling | None]) -> None:

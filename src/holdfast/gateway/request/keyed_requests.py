@@ -50,7 +50,11 @@ _DEADLINE: Final = 600 * SECOND  # of a caller whose model has none of its own
 
 
 class KeyedRequests:
-    """All requests with an idempotency key of one gateway process."""
+    """Serves all requests with an idempotency key of one gateway process.
+
+    The first request with a key is executed; others with the same key and body get that execution's
+    answer, here or through the store from another gateway.
+    """
 
     def __init__(
         self,
@@ -80,13 +84,17 @@ class KeyedRequests:
 
     @property
     def busy(self) -> bool:
-        """Whether a caller waits or an execution is under way."""
+        """Whether a caller waits, or an execution runs or is not yet recorded in the store."""
         return bool(self.callers or self.answers.running)
 
     # --- a request comes -------------------------------------------------------------------------
 
     def begin(self, proxied: ProxiedRequest) -> None:
-        """Serve a request that has a key and whose body is complete."""
+        """Check a keyed request whose body is complete, and claim its key in the store.
+
+        The ruling comes later: execute, join an answer, or refuse. A bad key, a bad body or too
+        many waiting callers are refused here.
+        """
         exchange, counters = proxied.exchange, self._counters
         try:
             key = api.read_key(exchange)
@@ -186,7 +194,11 @@ class KeyedRequests:
         return answer
 
     def ended(self, answer: RecordedAnswer) -> None:
-        """Tell the store how an execution ended; a failure is shown before, an answer after."""
+        """Have the store record how an execution ended.
+
+        An answer that is kept for its key is shown to its callers only when the store has it; a
+        failure is shown at once.
+        """
         answer.ended_at = self._now_ns()
         if not is_final(answer.status, whole=answer.whole):
             answer.seal()
@@ -263,7 +275,10 @@ class KeyedRequests:
             self._commit(answer)
 
     def is_wanted(self, keys: Sequence[tuple[KeyName, str]]) -> None:
-        """Publish answers that others wait for; say so where one is not here any more."""
+        """Store the pieces of answers that other gateways wait for, now and as they come.
+
+        For an answer that is no longer held here, the store is told that it is gone.
+        """
         for name, execution in keys:
             answer = self.answers.find(name, execution)
             if answer is None or (answer.sealed and not answer.kept):
@@ -287,7 +302,10 @@ class KeyedRequests:
             then(None)
 
     def purged(self, tenants: Sequence[str]) -> None:
-        """Forget the answers of tenants whose keys were purged."""
+        """Forget the held answers of tenants whose keys were deleted.
+
+        Executions under way go on, unkept.
+        """
         self.answers.purge(set(tenants))
 
     # --- executions elsewhere --------------------------------------------------------------------
@@ -307,7 +325,11 @@ class KeyedRequests:
         self.thread.watch(WatchedKey(followed.name, followed.execution, here))
 
     def saw(self, watched: Sequence[WatchedKey], sights: Sequence[KeySight]) -> None:
-        """Take what other gateways' executions came to."""
+        """Take what the store shows of other gateways' executions, for the callers here.
+
+        New pieces are passed on, the end is shown, and the execution of a dead gateway is taken
+        over.
+        """
         now = self._now_ns()
         owners = {sight.record.owner for sight in sights if sight.record is not None}
         self._owners.forget_others(owners)
@@ -395,11 +417,15 @@ class KeyedRequests:
     # --- callers ---------------------------------------------------------------------------------
 
     def left(self, caller: KeyedCaller) -> None:
-        """Let a caller go whose client closed its connection."""
+        """Forget a caller whose client closed its connection; its execution goes on."""
         self.done(caller)
 
     def done(self, caller: KeyedCaller) -> None:
-        """Let a caller go that has its answer."""
+        """Forget a caller that got its answer or an error, or whose client left.
+
+        An execution without callers goes on until ``abandoned_s`` is over; a followed answer
+        without callers is followed no more.
+        """
         self.callers.pop(caller, None)
         self._claims.pop(caller, None)
         answer = caller.answer
@@ -425,7 +451,11 @@ class KeyedRequests:
     # --- time ------------------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Publish what came, try failed writes again, and end waits that took too long."""
+        """Refuse claims left unanswered, store wanted pieces, and repeat failed writes.
+
+        Once a second it also ends abandoned executions and waits past their deadline, sends waiting
+        comments and forgets old answers. Call often.
+        """
         for caller, until in tuple(self._claims.items()):
             if until > now:
                 break
@@ -483,20 +513,26 @@ class KeyedRequests:
         self._release(answer.name, answer.execution)
 
     def cut(self) -> None:
-        """End all waits: the gateway stops. Executions were ended before."""
+        """Refuse all callers that still wait, because the gateway stops.
+
+        Executions were ended before.
+        """
         for caller in tuple(self.callers):
             self._refuse(caller, api.unavailable())
 
     def retire(self) -> None:
-        """End the thread without waiting for it; to be called when nothing is busy."""
+        """Ask the store's thread to end, without waiting for it; only when not ``busy``."""
         self.thread.close(0.0)
 
     def close(self) -> bool:
-        """Write what waits and end the thread; whether it ended in time."""
+        """Write what waits for the store and end its thread; blocks for up to 2 s.
+
+        Return whether the thread ended in time.
+        """
         return self.thread.close()
 
     def gauges(self) -> dict[str, int | float]:
-        """Return what is held now, for metrics."""
+        """Return gauges for metrics: callers waiting, answers held, their bytes, store down."""
         return {
             "idempotency_waiting": len(self.callers),
             "idempotency_answers_held": len(self.answers.kept) + len(self.answers.running),

@@ -66,7 +66,11 @@ _STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMP
 
 
 class RequestContext:
-    """What all requests of a gateway share: the port to the flow, the replicas, the observer."""
+    """What all requests of a gateway process share; one object, not changed per request.
+
+    Holds the port to the flow, the call targets by replica id, the observer, the learned bytes per
+    token and the background comparisons.
+    """
 
     __slots__ = ("comparisons", "observer", "port", "ratios", "targets")
 
@@ -86,7 +90,12 @@ class RequestContext:
 
 
 class ProxiedRequest:
-    """Serves one request of a client: listens to its exchange and executes the flow's decisions."""
+    """One client's request from its complete body to its one answer, over any number of attempts.
+
+    Listens to the client's exchange, and carries out what the flow decides: it starts and cancels
+    attempts on replicas, relays content, and answers or fails. It makes no routing or retry
+    decision itself.
+    """
 
     __slots__ = (
         "_answer",
@@ -175,12 +184,17 @@ class ProxiedRequest:
     # --- read the body ---------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Check a request whose body is complete, and hand it to the flow or refuse it."""
+        """Check a request whose body is complete; hand it to the flow, or answer an error."""
         if self.read():
             self.decide()
 
     def read(self) -> bool:
-        """Check a request whose body is complete; return whether it was not refused."""
+        """Parse and check the complete body; return False if the request was refused.
+
+        A refusal (bad body, model unknown to this tenant, blocked content) is answered and counted
+        here. Otherwise the parsed request is stored in ``ask``; the flow is not told yet: see
+        ``decide``.
+        """
         exchange, port = self.exchange, self.port
         settings = port.settings
         try:
@@ -209,7 +223,11 @@ class ProxiedRequest:
         return True
 
     def list_models(self) -> None:
-        """Answer with the models that this tenant may use, or with the one that the path names."""
+        """Answer with the list of models that this tenant may use, or with the one in the path.
+
+        Virtual names are listed, too. Answered at once, without the flow; a name that does not
+        exist for this tenant is refused and counted.
+        """
         exchange, tenant = self.exchange, self.tenant
         names = [name for name in self.port.settings.public_models if tenant.may_use(name)]
         try:
@@ -223,9 +241,11 @@ class ProxiedRequest:
     # --- decide ----------------------------------------------------------------------------------
 
     def decide(self) -> None:
-        """Hand a request that was read to the flow, for the model that it names or that is chosen.
+        """Build the flow's ``Request`` from what ``read`` parsed, and hand it to the flow.
 
-        A virtual name's path says which model that is; after an escalation, the stronger one.
+        The model is the one that the client named, or the one chosen for a virtual name. Called a
+        second time, with a new serial, when the answer failed a check and a stronger model is
+        asked.
         """
         ask, tenant, path = self.ask, self.tenant, self._path
         port, context = self.port, self._context
@@ -257,18 +277,21 @@ class ProxiedRequest:
     # --- the client, while it waits --------------------------------------------------------------
 
     def on_client_gone(self) -> None:
-        """Tell the flow that the client left, which cancels all attempts."""
+        """Tell the flow that the client left, so that it cancels all attempts.
+
+        Nothing before ``decide``.
+        """
         if self.flow is not None:
             self.port.tell(self.flow, ClientGone(self.serial))
 
     def on_client_slow(self) -> None:
-        """Stop reading from the replicas that answer."""
+        """Stop reading from the replicas that answer, until ``on_client_ready``."""
         self.slow = True
         for attempt in self.attempts.values():
             attempt.pause()
 
     def on_client_ready(self) -> None:
-        """Read from the replicas again."""
+        """Read from the replicas again; the pause does not count as their silence."""
         self.slow = False
         now = self.port.now_ns()
         for attempt in self.attempts.values():
@@ -277,7 +300,11 @@ class ProxiedRequest:
     # --- attempt ---------------------------------------------------------------------------------
 
     def dispatch(self, action: Dispatch) -> None:
-        """Start an attempt on the replica that the flow chose."""
+        """Send the request to the replica that the flow chose, anew or to continue a stream.
+
+        Where the replica is not in the config, or the text so far cannot be continued, nothing is
+        sent and the flow is told in the next turn of the event loop that the attempt ended.
+        """
         target = self._context.targets.get(action.replica_id)
         if target is None:  # the view is ahead of the config; the flow will try another
             gone = Ended(self.serial, action.attempt, Kind.REFUSED)
@@ -352,7 +379,11 @@ class ProxiedRequest:
         )
 
     def abort(self, action: Abort) -> None:
-        """Cancel an attempt, as the flow asks, and record its end."""
+        """Cancel an attempt because the flow says so, and record its end with the observer.
+
+        The flow gets no ``Ended`` for it. If the client left or its deadline passed, the tenant is
+        charged for the tokens that had been sent. Unknown attempts are ignored.
+        """
         attempt = self.attempts.get(action.attempt)
         if attempt is not None:
             said = attempt.tokens()
@@ -369,27 +400,37 @@ class ProxiedRequest:
         self.port.soon(self.flow, Spent(self.request.tenant, more))
 
     def forget(self, attempt: Attempt) -> None:
-        """Remove an attempt that is over."""
+        """Remove an attempt that is over from this request and from the watch for silence."""
         self.attempts.pop(attempt.number, None)
         self.port.streaming.pop(attempt, None)
 
     def broke_off(self, tokens: int) -> None:
-        """Count the tokens that the client got from an attempt that ended early."""
+        """Add to ``said_tokens`` what the client got from an attempt that ended early.
+
+        Tokens of earlier attempts that the engine counted again for a continuation are subtracted.
+        """
         self._said_tokens = max(0, self._said_tokens + tokens - self._said_again)
         self._said_again = 0
 
     @property
     def said_tokens(self) -> int:
-        """How many tokens the client got from attempts that broke off."""
+        """How many tokens the client got from attempts that ended early.
+
+        The present attempt's not included.
+        """
         return max(0, self._said_tokens - self._said_again)
 
     def cannot_continue(self) -> None:
-        """Mark the request as not continuable: its answer holds more than plain text."""
+        """Rule out continuing this answer elsewhere, and drop the text kept for it.
+
+        Called when the answer holds more than plain text, exceeds the memory limit or cannot be
+        rebuilt. The present attempt goes on.
+        """
         self.request.continuable = self._keeps = False
         self._memory.clear()
 
     def learn(self, prompt_tokens: int, text_bytes: int, tokens: int) -> None:
-        """Use an engine's token counts to improve later estimates for the model."""
+        """Use an engine's token counts to improve later token estimates for the model."""
         self._context.ratios.learn(
             self.request.model,
             self.serial,
@@ -400,14 +441,14 @@ class ProxiedRequest:
         )
 
     def tokens_of(self, model: str, text_bytes: int) -> int:
-        """Return the estimated tokens of an answer of so many bytes by this model."""
+        """Return an estimate of the tokens in so many bytes of this model's answers."""
         return self._context.ratios.of(model).answer.tokens(text_bytes)
 
     def move(self, replica_id: str, now: int, *, stalled: bool) -> None:
-        """End streams on a replica that is leaving; ``stalled``: only those that are stuck.
+        """Fail the streams on a replica that is leaving, so that the flow continues them elsewhere.
 
-        The flow then continues them on another replica. Where the client has seen nothing of its
-        answer, the flow itself moves the request (``ReplicaHalted``).
+        Only attempts that have begun, or that continue another: those of which the client has seen
+        nothing are moved by the flow itself. ``stalled``: only streams that are stuck.
         """
         for attempt in list(self.attempts.values()):
             if attempt.replica_id != replica_id or attempt.over:
@@ -419,7 +460,11 @@ class ProxiedRequest:
                 attempt.fail(kind, attempt.tokens())
 
     def cut(self) -> None:
-        """End the request with an error: the gateway stops and its time to drain is over."""
+        """End the request now, because the gateway stops and its time to drain is over.
+
+        One that still waits in the queue gets a 503; attempts under way are cancelled and end as
+        past their deadline.
+        """
         self.request.continuable = False
         if not self.attempts:
             self._give_up()
@@ -431,18 +476,29 @@ class ProxiedRequest:
     # --- what attempts bring ---------------------------------------------------------------------
 
     def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
-        """Keep a whole answer until the flow decides whether it is sent."""
+        """Keep a whole (not streamed) answer with its parsed form; ``finish`` sends it or drops it.
+
+        A later answer replaces it. Empty ones are counted: the client gets one if all replicas gave
+        such.
+        """
         self._answer = (body, answer, content_type)
         if answer.empty:
             self._empties += 1
 
     def took_empty(self, events: bytes) -> None:
-        """Keep the events of a stream without content; they are sent if no replica has any."""
+        """Keep the events of a stream without content.
+
+        They are sent if other replicas said nothing either.
+        """
         self._empties += 1
         self._empty = events
 
     def show(self, attempt: Attempt, content_type: bytes) -> None:
-        """Begin the client's response with this attempt's content, unless the answer is held."""
+        """Send the 200 head of the client's response, unless sent; it names this attempt's replica.
+
+        Records the time of the first content and ends the waiting comments; writes no content
+        itself. Does nothing while the answer is held for the check of a virtual model.
+        """
         if self._held is not None:
             return  # kept until it was checked; meanwhile signs of life go on
         self.port.answers(self)
@@ -454,7 +510,11 @@ class ProxiedRequest:
         self.exchange.start(200, head + self._labels(attempt.target, attempt.number + 1))
 
     def relay(self, event: bytes, payload: bytes) -> None:
-        """Send one event to the client, or hold it; ``payload`` is the data within ``event``."""
+        """Send one event to the client; ``payload`` is the data within ``event``.
+
+        While the answer is held for a check, it is stored instead. The payload is also kept if the
+        answer may be continued or compared.
+        """
         if self._keeps:
             self._remember(payload)
         if self._held is not None:
@@ -463,7 +523,7 @@ class ProxiedRequest:
             self.exchange.write(event)
 
     def relay_payloads(self, payloads: list[bytes]) -> None:
-        """Send payloads to the client, each as one event, or hold them."""
+        """Send payloads to the client, each framed as one event; like ``relay`` otherwise."""
         if not payloads:
             return
         if self._keeps:
@@ -487,7 +547,11 @@ class ProxiedRequest:
         self._fail(leaving)
 
     def sign_of_life(self) -> None:
-        """Send the client an event-stream comment, so that it and proxies keep waiting."""
+        """Send a comment line to a client that waits for its stream, so that it keeps waiting.
+
+        Begins the 200 response if none was begun, so that a later failure can only be an event. The
+        comment says in how many seconds the model may be ready, if known.
+        """
         exchange = self.exchange
         if not exchange.started:
             exchange.start(200, _EVENTS + b"x-request-id: %b\r\n" % self.request_id)
@@ -499,7 +563,12 @@ class ProxiedRequest:
     # --- judge -----------------------------------------------------------------------------------
 
     def finish(self, finish: Finish) -> None:
-        """Send the final answer or error of the flow, or ask a stronger model first."""
+        """Carry out the flow's result: send the answer or the error, or ask a stronger model first.
+
+        A stronger model is asked where a virtual name's check fails and nothing was sent. Nothing
+        is sent to a client that left (499). A complete answer may be compared with a second
+        replica's afterwards.
+        """
         if self.ask.stream:
             self.port.answers(self)
         self.observer.saw_finish(self, finish)
@@ -518,7 +587,10 @@ class ProxiedRequest:
             self._fail(finish)
 
     def said(self) -> tuple[str, str | None]:
-        """Return the whole text of the answer (empty if not kept) and its finish reason."""
+        """Return the text of the complete answer and its finish reason, for a comparison.
+
+        The text is empty if it was not kept, which depends on the request and on its length.
+        """
         if not self.ask.stream:
             return ("", None) if self._answer is None else self._answer[1].said
         memory = self._memory if self._keeps else ()
@@ -618,7 +690,7 @@ class ProxiedRequest:
 
 
 def refuse(exchange: Exchange, error: ApiError, request_id: bytes, counters: Counters) -> None:
-    """Answer an exchange with an error before the request reaches the flow, and count it."""
+    """Answer with an error before the request reaches the flow, and count it by its code."""
     counters.refused(error.status, error.code)
     exchange.listener = None
     head = _JSON + b"x-request-id: %b\r\n" % request_id

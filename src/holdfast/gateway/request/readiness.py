@@ -19,7 +19,7 @@ _PATHS: Final = frozenset({b"/livez", b"/readyz"})
 
 
 class Readiness:
-    """Answers load balancers' probes on the data port."""
+    """Answers load balancers' probes: ``/livez``, ``/readyz`` and ``/readyz/{model}``."""
 
     __slots__ = ("control_silent_s", "draining", "has_view")
 
@@ -29,11 +29,15 @@ class Readiness:
         self.control_silent_s: float | None = None  # None: control speaks
 
     def knows(self, path: bytes) -> bool:
-        """Whether a path is one of the probe pages."""
+        """Whether a path is a probe page: ``/livez``, ``/readyz`` or below ``/readyz/``."""
         return path in _PATHS or path.startswith(b"/readyz/")
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether the gateway accepts new requests, and the reason."""
+        """Return whether the gateway accepts new requests, and the text that says why or why not.
+
+        False while it drains or has no fleet view. Silence of control, and a model without
+        replicas, leave it ready.
+        """
         if self.draining:
             return False, "draining"
         if not self.has_view:
@@ -44,7 +48,10 @@ class Readiness:
         return True, "ready"
 
     def answer(self, exchange: Exchange, flow: Flow, now: int) -> None:
-        """Answer a probe with 200 or 503 and the reason as text."""
+        """Answer a probe with 200 or 503 and the reason as text; 405 if it is neither GET nor HEAD.
+
+        ``/livez`` is always 200; ``/readyz/{model}`` needs a replica that may be chosen, too.
+        """
         path = exchange.path
         if exchange.method not in {b"GET", b"HEAD"}:
             exchange.respond(405, _TEXT + b"allow: GET, HEAD\r\n", b"use GET\n")

@@ -11,7 +11,10 @@ from holdfast.gateway.request.shared_answer import RecordedAnswer
 
 
 class RecordedAnswers:
-    """Finds an answer by its key and execution."""
+    """The answers to idempotency keys that one gateway holds in memory, within a limit of bytes.
+
+    ``running``: executions until the store knows their end; ``kept``: ended ones, oldest first.
+    """
 
     def __init__(self, config: IdempotencyConfig) -> None:
         self._config = config
@@ -20,7 +23,10 @@ class RecordedAnswers:
         self.size = 0  # bytes of all answers here that are to be kept
 
     def take(self, size: int) -> bool:
-        """Count so many bytes more, and forget old answers for them; False: there is no room."""
+        """Count so many bytes more, dropping the oldest ended answers to make room.
+
+        Return False, counting nothing, if they do not fit even then.
+        """
         most = self._config.memory_bytes_max
         while self.size + size > most and self.kept:
             self.drop_kept(next(iter(self.kept)))
@@ -30,21 +36,24 @@ class RecordedAnswers:
         return True
 
     def give_back(self, size: int) -> None:
-        """Count so many bytes less."""
+        """Count so many bytes less, of an answer that is no longer kept."""
         self.size -= size
 
     @property
     def any(self) -> bool:
-        """Whether there is anything that other gateways may ask for."""
+        """Whether an answer is held, running or ended, that other gateways may ask for."""
         return bool(self.running or self.kept)
 
     def add(self, answer: RecordedAnswer) -> None:
-        """Take an execution that begins; what was kept under its key is out of date."""
+        """Add an execution that begins, and drop an ended answer with the same key."""
         self.drop_kept(answer.name)
         self.running[answer.name] = answer
 
     def find(self, name: KeyName, execution: str) -> RecordedAnswer | None:
-        """Return the answer of this execution, if it is here."""
+        """Return the answer of this key and execution, running or ended.
+
+        None if it is not held here.
+        """
         for answers in (self.running, self.kept):
             answer = answers.get(name)
             if answer is not None and answer.execution == execution:
@@ -52,7 +61,10 @@ class RecordedAnswers:
         return None
 
     def ended(self, answer: RecordedAnswer, now: int) -> None:
-        """Keep an answer whose end the store knows."""
+        """Move an answer from ``running`` to ``kept``, once the store knows its end; ``now`` in ns.
+
+        One that is not to be kept is only removed. Nothing if it is not running.
+        """
         if self.running.get(answer.name) is not answer:
             return
         del self.running[answer.name]
@@ -61,20 +73,26 @@ class RecordedAnswers:
             self.kept[answer.name] = answer
 
     def drop(self, answer: RecordedAnswer) -> None:
-        """Let go of an execution."""
+        """Remove a running execution and its bytes; its callers are not told.
+
+        Nothing if not running.
+        """
         if self.running.get(answer.name) is answer:
             del self.running[answer.name]
             if answer.kept:
                 self.give_back(answer.size)
 
     def drop_kept(self, name: KeyName) -> None:
-        """Forget an answer that ended."""
+        """Remove the ended answer of a key and its bytes; nothing if there is none."""
         answer = self.kept.pop(name, None)
         if answer is not None:
             self.give_back(answer.size)
 
     def expire(self, now: int) -> None:
-        """Forget answers that are as old as they may become, the oldest first."""
+        """Drop ended answers past their lifetime: ``ttl_s``, or ``handover_s`` for failures.
+
+        It looks from the oldest on and stops at the first that stays.
+        """
         config = self._config
         while self.kept:
             name, answer = next(iter(self.kept.items()))
@@ -84,7 +102,10 @@ class RecordedAnswers:
             self.drop_kept(name)
 
     def purge(self, tenants: set[str]) -> None:
-        """Forget all answers of some tenants; executions under way are not kept at their end."""
+        """Drop all ended answers of these tenants.
+
+        Their executions under way are not kept at their end.
+        """
         for name in [name for name in self.kept if name.tenant in tenants]:
             self.drop_kept(name)
         for name, answer in self.running.items():

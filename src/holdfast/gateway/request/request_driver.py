@@ -34,7 +34,11 @@ from holdfast.gateway.telemetry.observer import Observer
 
 
 class RequestDriver:
-    """Serves all requests of one gateway process; the server's ``App``."""
+    """The server's ``App``: admits all requests of a gateway and applies control's messages.
+
+    It finds route and tenant and hands the rest to a ``ProxiedRequest``, the batch relay or the
+    service for idempotency keys.
+    """
 
     def __init__(
         self,
@@ -71,25 +75,33 @@ class RequestDriver:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
+        """The settings in force, replaced as a whole by ``reconfigure``."""
         return self.port.settings
 
     @property
     def flow(self) -> Flow:
-        """The flow that takes new requests."""
+        """The flow that takes new requests.
+
+        Those of earlier configs, while they have requests, are not it.
+        """
         return self.port.flow
 
     @property
     def busy(self) -> int:
-        """How many requests are under way."""
+        """How many requests are in a flow, queued or on a replica.
+
+        Relayed batch requests do not count.
+        """
         return len(self.port.requests)
 
     # --- the server's side -----------------------------------------------------------------------
 
     def on_head(self, exchange: Exchange) -> None:
-        """Before the body is read: answer a readiness path, refuse, or attach a ``ProxiedRequest``.
+        """Find route and tenant before the body is read, and attach a ``ProxiedRequest``.
 
-        The proxied request, with its route and tenant, becomes the exchange's listener.
+        Otherwise answer at once: a readiness page, or an error that is counted. Requests for files
+        and batches are passed to the batch process as they come. The tenant's byte account is set
+        here.
         """
         port = self.port
         try:
@@ -115,7 +127,11 @@ class RequestDriver:
         )
 
     def on_request(self, exchange: Exchange) -> None:
-        """Serve a request whose body is complete."""
+        """Serve a request whose body is complete, as ``on_head`` prepared it.
+
+        It lists models, goes through its idempotency key if it has one and keys are served, or
+        begins normally; the last piece of an upload goes to the batch process.
+        """
         proxied = exchange.listener
         if not isinstance(proxied, ProxiedRequest):
             if not isinstance(proxied, RelayedRequest):
@@ -141,7 +157,10 @@ class RequestDriver:
     # --- control's side --------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Run due timers of all requests; to be called every 10 to 20 ms."""
+        """Run due timers: of flows, silent streams, comparisons and idempotency keys.
+
+        Call every 10 to 20 ms.
+        """
         if self.port.tick():
             self.comparisons.sweep(self.now_ns())
         if self.keyed is not None:
@@ -150,9 +169,10 @@ class RequestDriver:
             self._tick_retired(self.now_ns())
 
     def use_keys(self, keyed: KeyedRequests | None) -> None:
-        """Serve idempotency keys this way from now on; None: the header means nothing.
+        """Serve idempotency keys with this object from now on; None: the header is ignored.
 
-        Requests that were begun with the former way end in it.
+        Requests begun with the former object end in it; it is closed by ``tick`` when it has none
+        left.
         """
         if self.keyed is not None:
             self._retired.append(self.keyed)
@@ -166,27 +186,37 @@ class RequestDriver:
                 keyed.retire()
 
     def close_keys(self) -> bool:
-        """Write what is left of idempotency keys and let go of their store; whether all was."""
+        """Close all key services; return whether every store thread ended in time.
+
+        What waits is written first, which may block for up to 2 s each. Keys are not served
+        afterwards.
+        """
         every = [*self._retired, *([] if self.keyed is None else [self.keyed])]
         self.keyed, self._retired = None, []
         ended = [keyed.close() for keyed in every]
         return all(ended)
 
     def view(self, view: FleetView) -> None:
-        """Apply control's new view of the fleet."""
+        """Pass control's new view of the fleet to all flows.
+
+        From the first one on the gateway is ready.
+        """
         self.readiness.has_view = True
         self.port.view(view)
 
     def load(self, event: LoadReported) -> None:
-        """Pass an engine's reported load to the flow."""
+        """Pass an engine's reported load to the flow of new requests; no action follows from it."""
         self.port.flow.handle(event, self.now_ns())
 
     def lease(self, event: Leased) -> None:
-        """Pass this gateway's share of quotas and trials, lent by control, to the flow."""
+        """Pass this gateway's shares of quotas, retries and breaker trials to the current flow."""
         self.port.flow.handle(event, self.now_ns())
 
     def look_at_demand(self, now: int, *, due: bool) -> bool:
-        """Read the demand gauges if ``due`` or if a first request waits; return whether."""
+        """Read the demand gauges if ``due`` or a model's first request waits; return whether.
+
+        The values are stored in ``demand.gauges``.
+        """
         flows = self.port.flows
         if due or self.demand.begun(flows):
             self.demand.read(flows, now)
@@ -194,7 +224,10 @@ class RequestDriver:
         return False
 
     def trials(self, now: int) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return the half-open trials that are due and those that run, as (model, replica id)."""
+        """Return two lists of (model, replica id): breaker trials that are due, and those that run.
+
+        For control, which lends each trial to one gateway; starts none.
+        """
         wanted: list[tuple[str, str]] = []
         trying: list[tuple[str, str]] = []
         for model, lane in self.port.flow.lanes.items():
@@ -206,7 +239,8 @@ class RequestDriver:
     def move(self, model: str, replica_id: str, *, stalled: bool = False) -> None:
         """Send elsewhere what runs on a replica that is leaving or was found not to answer.
 
-        ``stalled``: only what is stuck there.
+        The flows move requests of which the client has seen nothing; streams that have begun are
+        failed so that they are continued elsewhere. ``stalled``: only what is stuck there.
         """
         now = self.now_ns()
         halted = ReplicaHalted(model, replica_id, Halt.STALLED if stalled else Halt.STOPPED)
@@ -216,7 +250,11 @@ class RequestDriver:
             proxied.move(replica_id, now, stalled=stalled)
 
     def reconfigure(self, settings: Settings, targets: dict[str, Target]) -> None:
-        """Apply new settings and targets; requests under way stay in their old flow."""
+        """Apply new settings and targets to new requests, without a restart.
+
+        If the flow's policies changed, requests under way end in their old flow. ``targets``
+        replaces all entries of the shared table, in place.
+        """
         if targets is not self.targets:
             self.targets.clear()
             self.targets.update(targets)
@@ -232,7 +270,11 @@ class RequestDriver:
         self.budget.reconfigure(settings.budget, tenants, settings.http.body_bytes_max)
 
     def cut_all(self) -> None:
-        """End all requests under way with an error: the time to drain is over."""
+        """End all requests under way with an error: the time to drain is over.
+
+        Callers that wait for the answer of an idempotency key get a 503; relayed batch requests are
+        not touched.
+        """
         for proxied in list(self.port.requests.values()):
             proxied.cut()
         for keyed in (*self._retired, self.keyed):

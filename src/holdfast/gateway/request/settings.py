@@ -28,7 +28,10 @@ from holdfast.gateway.request.targets import Target
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Settings:
-    """The parts of the config that requests read; replaced as a whole when the config changes."""
+    """What requests read of the fleet file, immutable.
+
+    Replaced as a whole when the file changes.
+    """
 
     flow: FlowConfig
     http: HttpConfig
@@ -49,16 +52,20 @@ class Settings:
     event_splitter: type[EventSplitter] = EventSplitter
 
     def continues(self, api: Api, model: str) -> bool:
-        """Whether an answer of this model and API can be continued on another replica."""
+        """Whether a broken stream of this model and API can be continued on another replica.
+
+        Decided by the model's engine; only chat and completions can be.
+        """
         if api is Api.CHAT:
             return model in self.chat_continued
         return api is Api.COMPLETIONS and model in self.prompt_continued
 
 
 def settings_of(file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes = b"") -> Settings:
-    """Build the settings of a fleet file; a hook that cannot be imported raises ``ConfigError``.
+    """Build the settings of a fleet file; opens no connections.
 
-    ``runner_secret``: that of the batch runner of this run; empty where there is none.
+    ``runner_secret``: the secret of the batch runner, empty if there is none. Raises
+    ``ConfigError`` for a routing hook of a virtual model that cannot be imported.
     """
     names = [model.name for model in file.models]
     virtual = VirtualModels(file.virtual_models, names)
@@ -114,11 +121,12 @@ def targets_of(
     hot_path: HotPath = FAST,
     shortages: Shortages | None = None,
 ) -> dict[str, Target]:
-    """Build the call targets of all replicas; those that did not change keep their connections.
+    """Build the call target of each replica in the file, by replica id.
 
-    ``detours``: other URLs at which to reach some replicas for the time being, without the engine's
-    credential, which is for the engine alone. ``turn``: groups the writes of all connections;
-    ``shortages``: counts connections that failed because this process lacks something.
+    A replica whose address, upstream config and TLS context did not change keeps the connection
+    pool it has in ``known``; pools of all others in ``known`` are closed. ``detours``: other URLs
+    for some replicas, called without the engine's credential. ``turn``: groups the writes of all
+    connections; ``shortages``: counts failures for lack of own resources.
     """
     targets: dict[str, Target] = {}
     for deployed in file.replicas():

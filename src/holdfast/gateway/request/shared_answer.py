@@ -31,30 +31,36 @@ _STALE: Final = b"x-ratelimit-"  # header lines of the moment; a repetition cost
 
 
 class CallerHome(Protocol):
-    """Who is told of callers: the gateway's ``KeyedRequests``."""
+    """Is told of callers and executions; implemented by the gateway's ``KeyedRequests``."""
 
     def left(self, caller: "KeyedCaller") -> None:
-        """A caller's client closed its connection."""
+        """Forget a caller whose client closed its connection; its execution goes on."""
 
     def done(self, caller: "KeyedCaller") -> None:
-        """A caller got its whole answer, or an error."""
+        """Forget a caller that gets the end of its answer, or an error.
+
+        Called before the last bytes.
+        """
 
     def ended(self, answer: "RecordedAnswer") -> None:
-        """An execution came to its end."""
+        """Note that an execution has ended, and have the store record it."""
 
 
 class AnswerRoom(Protocol):
-    """The memory that all answers of a gateway share."""
+    """Counts the bytes of all answers that a gateway keeps, against one limit."""
 
     def take(self, size: int) -> bool:
-        """Count so many bytes more, of an answer under way; False: there is no room for them."""
+        """Count so many bytes more; return False, counting nothing, if they do not fit."""
 
     def give_back(self, size: int) -> None:
-        """Count so many bytes less."""
+        """Count so many bytes less, of an answer that is no longer kept."""
 
 
 class SharedAnswer:
-    """An answer, or what is here of it, and the callers that read it."""
+    """The answer to an idempotency key, as far as it is here, and the callers that read it.
+
+    Callers see pieces up to ``visible``, and the end once it is ``sealed``.
+    """
 
     def __init__(self, name: KeyName, execution: str) -> None:
         self.name = name
@@ -71,31 +77,35 @@ class SharedAnswer:
         self.callers: list[KeyedCaller] = []
 
     def join(self, caller: "KeyedCaller") -> None:
-        """Let a caller read this answer, from its beginning."""
+        """Add a caller, which reads from the beginning and is written at once what is visible."""
         caller.answer = self
         caller.position = 0
         self.callers.append(caller)
         caller.pump()
 
     def leave(self, caller: "KeyedCaller") -> None:
-        """Let a caller go."""
+        """Remove a caller; nothing if it does not read this answer."""
         if caller in self.callers:
             self.callers.remove(caller)
 
     def deliver(self) -> None:
-        """Give all callers what they have not seen yet."""
+        """Write to every caller the visible pieces that it has not got; slow ones are skipped."""
         for caller in tuple(self.callers):
             caller.pump()
 
     def seal(self) -> None:
-        """Show all callers the end."""
+        """Make all pieces and the end visible, and write them to all callers."""
         self.sealed = True
         self.visible = self.dropped + len(self.pieces)
         self.deliver()
 
 
 class RecordedAnswer(SharedAnswer):
-    """The answer of an execution in this gateway; the ``Exchange`` of its ``ProxiedRequest``."""
+    """The answer of an execution here, in place of the exchange of its ``ProxiedRequest``.
+
+    Records what the request writes and lets any number of callers read it. Beyond the byte limits
+    it is not kept: pieces that all callers have read are dropped.
+    """
 
     def __init__(
         self,
@@ -141,19 +151,23 @@ class RecordedAnswer(SharedAnswer):
         """Do nothing: the body is complete."""
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Take the whole answer."""
+        """Record a whole answer and its end; callers see it when it is sealed."""
         self._begin(status, headers)
         self._add(body)
         self._end(whole=True)
 
     def start(self, status: int, headers: bytes) -> None:
-        """Take the head of an answer that comes in pieces."""
+        """Record the head of a streamed answer, and send it to the callers."""
         self._begin(status, headers)
         self.streams = True
         self.deliver()
 
     def write(self, payload: bytes) -> None:
-        """Take one piece; a comment is passed on and not kept."""
+        """Record one piece and show it to the callers; nothing after the end.
+
+        A comment (first byte ``:``) is passed on and not recorded. The event that ends a stream is
+        recorded but shown only when the answer is sealed.
+        """
         if not payload or self.ended:
             return
         if payload.startswith(b":"):
@@ -169,16 +183,19 @@ class RecordedAnswer(SharedAnswer):
         self._bound()
 
     def end(self) -> None:
-        """Take the end of an answer that came in pieces."""
+        """Record that a streamed answer is complete; callers see its end when it is sealed."""
         self._end(whole=True)
 
     def fail(self, payload: bytes) -> None:
-        """Take the event that ends an answer with an error."""
+        """Record the error event that ends a streamed answer; the execution counts as failed."""
         self._add(payload)
         self._end(whole=False)
 
     def abort(self) -> None:
-        """Take the end of an answer that broke where no event can say so."""
+        """Record that the answer broke off where no event can say so.
+
+        Callers' connections are closed.
+        """
         self.broken = True
         self._end(whole=False)
 
@@ -217,7 +234,10 @@ class RecordedAnswer(SharedAnswer):
         self.pace()
 
     def pace(self) -> None:
-        """Stop the engine while a caller of an answer that is not kept does not read."""
+        """Pause or resume the request's replicas, for an answer too large to be kept.
+
+        Paused while any caller reads too slowly. An answer that is kept is never paused.
+        """
         slow = not self.kept and any(caller.slow for caller in self.callers)
         if self.listener is None or slow == self._paused:
             return
@@ -229,7 +249,10 @@ class RecordedAnswer(SharedAnswer):
 
 
 class KeyedCaller:
-    """One client that sent an idempotency key: writes the shared answer to its exchange."""
+    """One client that sent an idempotency key: writes the shared answer to its exchange.
+
+    It listens to the exchange in place of its ``ProxiedRequest``.
+    """
 
     __slots__ = (
         "answer",
@@ -270,18 +293,21 @@ class KeyedCaller:
     # --- its client ------------------------------------------------------------------------------
 
     def on_client_gone(self) -> None:
-        """Let go of the answer; the execution goes on for others, and for a retry."""
+        """Stop reading the answer; the execution goes on for other callers, and for a retry."""
         self.gone = True
         self.home.left(self)
 
     def on_client_slow(self) -> None:
-        """Write nothing more for now; the answer is kept meanwhile."""
+        """Write nothing until the client reads.
+
+        The replica is paused only if the answer is not kept.
+        """
         self.slow = True
         if isinstance(self.answer, RecordedAnswer):
             self.answer.pace()
 
     def on_client_ready(self) -> None:
-        """Write what came meanwhile."""
+        """Write what came meanwhile, and go on."""
         self.slow = False
         self.pump()
         if isinstance(self.answer, RecordedAnswer):
@@ -291,16 +317,23 @@ class KeyedCaller:
 
     @property
     def reads(self) -> bool:
-        """Whether the client is there and takes what is written to it."""
+        """Whether the client waits for its answer and reads what is written to it."""
         return not (self.gone or self.slow)
 
     @property
     def shown(self) -> bool:
-        """Whether the client has seen a part of an answer; comments do not count."""
+        """Whether a piece of an answer was written to the client.
+
+        Heads and comments do not count.
+        """
         return self.position > 0
 
     def pump(self) -> None:
-        """Write what the answer has and the client does not."""
+        """Write the visible part of the answer that the client has not got.
+
+        End the exchange if sealed. An answer that is not a stream is written only as a whole, once
+        sealed. Nothing if the client is slow or gone.
+        """
         answer, exchange = self.answer, self.exchange
         if not self.reads or answer is None or not answer.status:
             return
@@ -332,7 +365,11 @@ class KeyedCaller:
             exchange.fail(b"data: %b\n\n" % body)
 
     def comment(self, payload: bytes = _COMMENT) -> None:
-        """Tell a client that waits for a stream that its request is alive."""
+        """Send a comment line to a client that asked for a stream, so that it keeps waiting.
+
+        Begins a 200 response if none was begun. Nothing for clients that are gone, slow or not
+        streaming.
+        """
         if self.gone or self.slow or not self.proxied.ask.stream:
             return
         if not self.exchange.started:
@@ -340,7 +377,11 @@ class KeyedCaller:
         self.exchange.write(payload)
 
     def refuse(self, error: ApiError) -> None:
-        """End with an error: as a status, or as an event where a stream has begun."""
+        """End this caller with an error; not counted here.
+
+        Sent as a status, as an event where a stream has begun, or by closing the connection where
+        neither fits. Nothing if the client is gone.
+        """
         if self.gone:
             return
         exchange, request_id = self.exchange, self.proxied.request_id
@@ -369,14 +410,17 @@ class KeyedCaller:
 
 
 class FollowedAnswer(SharedAnswer):
-    """The answer of another gateway's execution, as far as it came through the store."""
+    """The answer of another gateway's execution, as far as it was read from the store."""
 
     def __init__(self, name: KeyName, execution: str) -> None:
         super().__init__(name, execution)
         self.taking_over = False
 
     def take(self, record: KeyRecord, pieces: tuple[bytes, ...]) -> None:
-        """Take the head and further pieces of the answer."""
+        """Take the head and append further pieces from the store.
+
+        New pieces go to the callers at once.
+        """
         self.status = record.status
         self.head = record.head.encode("latin-1")
         self.streams = record.streams

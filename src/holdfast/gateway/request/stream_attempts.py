@@ -39,7 +39,11 @@ _DEGENERATE: Final = DegenerateConfig()
 
 
 class EventAttempt(Attempt):
-    """Base of attempts that receive an event stream: content type, held events, end of stream."""
+    """Base of attempts that receive server-sent events: checks the type and judges the end.
+
+    A stream that ends after a finish reason succeeds, one without it was cut; a finished one
+    without content fails as empty.
+    """
 
     __slots__ = ("_finished", "_held_bytes", "_splitter")
 
@@ -51,7 +55,7 @@ class EventAttempt(Attempt):
         self._held_bytes = 0  # not shown yet; may grow as long as one event
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Take the status; a 200 that is not an event stream fails as malformed."""
+        """Take the status; a 2xx that is not an event stream fails as malformed."""
         super().on_head(status, headers)
         kind = headers.get(b"content-type", b"")
         if not self._failing and not kind.lower().startswith(b"text/event-stream"):
@@ -86,7 +90,10 @@ class EventAttempt(Attempt):
             self.end(Kind.EMPTY)
 
     def conclude(self) -> bool:
-        """End the attempt as complete if a finish reason came; return whether it did."""
+        """If a finish reason came, cancel the call and end the attempt as its answer deserves.
+
+        That is success, or empty where it had no content. Return whether it was ended.
+        """
         if not self._finished:
             return False
         if self.call is not None:
@@ -95,12 +102,12 @@ class EventAttempt(Attempt):
         return True
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
-        """Fail the attempt, unless a finish reason came: what follows it does no harm."""
+        """Cancel the call and report this failure; after a finish reason, ``conclude`` instead."""
         if not self.conclude():
             super().fail(kind, tokens)
 
     def unshown(self) -> bytes:
-        """Return the events that are held back and were not sent, as bytes."""
+        """Return the events held back from the client, as bytes; empty in the base."""
         return b""
 
     def _nothing_to_say(self) -> bool:
@@ -112,7 +119,11 @@ class EventAttempt(Attempt):
 
 
 class StreamAttempt(EventAttempt):
-    """Receives a stream of chat or completions chunks, judges each and relays it."""
+    """Receives a stream of chat or completions chunks, judges each one and relays it.
+
+    Chunks are held until the first content; from then on they go to the client as they come. With a
+    ``seam`` it continues another attempt's text.
+    """
 
     __slots__ = (
         "_choices_left",
@@ -153,7 +164,10 @@ class StreamAttempt(EventAttempt):
         self.usage: Usage | None = None
 
     def on_data(self, data: bytes) -> None:
-        """Split received bytes into events, judge each, and relay or hold it."""
+        """Split received bytes into events; judge each, then relay it, hold it or fail the attempt.
+
+        ``[DONE]`` ends the attempt.
+        """
         if self.over:
             return
         if self._failing:
@@ -280,29 +294,38 @@ class StreamAttempt(EventAttempt):
         return payload
 
     def unshown(self) -> bytes:
-        """Return the payloads that are held back and were not sent, as event bytes."""
+        """Return the events held back from the client, as bytes."""
         return b"".join(map(framed, self._held))
 
     def measured(self) -> Measured | None:
-        """Return the mean log probability, if the client asked for log probabilities."""
+        """Return the answer's mean log probability.
+
+        None if the client asked for no log probabilities.
+        """
         return None if self._logprobs is None else self._logprobs.measured()
 
     def prompt_tokens(self) -> int:
-        """Return the tokens of the prompt, by the engine's count or by an estimate."""
+        """Return the prompt's tokens: the engine's count if it came, else the request's estimate.
+
+        For a continuation, the engine's count includes the text that was said before.
+        """
         usage = self.usage
         if usage is not None and usage.prompt_tokens:
             return usage.prompt_tokens
         return self.proxied.request.prompt_tokens
 
     def read_tokens(self) -> int:
-        """Return the engine's count of the client's prompt, as the client is told it; 0: none."""
+        """Return the engine's count of the client's own prompt; 0 if none came.
+
+        For a continuation, without the text that was said before.
+        """
         if self.usage is None:
             return 0
         read = self.usage.prompt_tokens
         return read if self._seam is None else self._seam.prompt_tokens(read)
 
     def chunks(self) -> int:
-        """Return how many chunks with content arrived."""
+        """Return how many chunks with content arrived, shown or still held."""
         return self._events
 
     def _learn(self) -> None:
@@ -319,7 +342,11 @@ class StreamAttempt(EventAttempt):
         self.fail(kind, self.tokens())
 
     def tokens(self) -> int:
-        """Return the tokens of the answer: the engine's count, else by events or text bytes."""
+        """Return the tokens of this attempt's answer so far: the engine's count if it came.
+
+        Else an estimate from the number of chunks and the bytes of text; 0 before the first
+        content.
+        """
         if self.usage is not None and self.usage.completion_tokens:
             return self.usage.completion_tokens
         if not self.begun:
@@ -330,7 +357,10 @@ class StreamAttempt(EventAttempt):
 
 
 class ResponseAttempt(EventAttempt):
-    """Receives a /v1/responses stream and relays its named events; cannot be continued."""
+    """Receives a ``/v1/responses`` stream and relays its named events; it cannot be continued.
+
+    Events are held until the first content.
+    """
 
     __slots__ = ("_held", "_read", "_tokens")
 
@@ -341,7 +371,10 @@ class ResponseAttempt(EventAttempt):
         self._tokens = 0
 
     def on_data(self, data: bytes) -> None:
-        """Split received bytes into events, hold them until the first content, then relay each."""
+        """Split received bytes into events; hold them until the first content, then relay each.
+
+        A failure event fails the attempt, a completion event ends it.
+        """
         if self.over:
             return
         if self._failing:
@@ -386,11 +419,11 @@ class ResponseAttempt(EventAttempt):
         return not self.over
 
     def unshown(self) -> bytes:
-        """Return the events that are held back and were not sent, as bytes."""
+        """Return the events held back from the client, as bytes."""
         return b"".join(self._held)
 
     def prompt_tokens(self) -> int:
-        """Return the tokens of the prompt, by the engine's count or by an estimate."""
+        """Return the prompt's tokens: the engine's count once it came, else an estimate."""
         return self._read or self.proxied.request.prompt_tokens
 
     def read_tokens(self) -> int:
@@ -398,7 +431,10 @@ class ResponseAttempt(EventAttempt):
         return self._read
 
     def tokens(self) -> int:
-        """Return the engine's token count, which comes with the last event; 0 before it."""
+        """Return the engine's count of the answer's tokens, which comes with the last event.
+
+        0 before.
+        """
         return self._tokens
 
 

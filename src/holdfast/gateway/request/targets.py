@@ -9,7 +9,10 @@ from holdfast.gateway.http.upstream_address import Endpoint
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Target:
-    """One replica as this gateway calls it: address, dialect, model names and header lines."""
+    """One replica as this gateway calls it: address, engine dialect, model names, connection pool.
+
+    Immutable; built anew with each config by ``targets_of``.
+    """
 
     replica_id: str
     model: str  # the public name of what it serves

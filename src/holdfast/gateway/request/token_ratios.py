@@ -9,7 +9,7 @@ _SAMPLE_MASK: Final = 15  # once enough are known, one request in sixteen keeps 
 
 
 class ModelRatios:
-    """Bytes per token of one model, in prompts (as JSON) and in answers (as text)."""
+    """The learned bytes per token of one model: ``prompt`` (as JSON) and ``answer`` (as text)."""
 
     __slots__ = ("answer", "prompt")
 
@@ -19,7 +19,10 @@ class ModelRatios:
 
 
 class TokenRatios:
-    """Keeps bytes per token by model; bounded, because models come from the config."""
+    """Learned bytes per token, by model, for all requests of a gateway.
+
+    Entries are never removed.
+    """
 
     __slots__ = ("_by_model",)
 
@@ -27,7 +30,7 @@ class TokenRatios:
         self._by_model: dict[str, ModelRatios] = {}
 
     def of(self, model: str) -> ModelRatios:
-        """Return the ratios of one model."""
+        """Return the ratios of one model; a model seen for the first time gets the defaults."""
         ratios = self._by_model.get(model)
         if ratios is None:
             ratios = self._by_model[model] = ModelRatios()
@@ -42,7 +45,10 @@ class TokenRatios:
         text_bytes: int,
         tokens: int,
     ) -> None:
-        """Update a model's ratios from an engine's token counts; later only for 1 in 16 serials."""
+        """Update a model's ratios from the byte and token counts of one answer.
+
+        After 64 reports only requests whose serial is a multiple of 16 are used.
+        """
         ratios = self.of(model)
         if ratios.answer.reports >= _REPORTS_ENOUGH and serial & _SAMPLE_MASK:
             return

@@ -48,7 +48,7 @@ _decode_numbers: Final = msgspec.json.Decoder(list[float]).decode
 
 
 class LogprobMean:
-    """Computes the mean log probability of the tokens in the first choice of one answer."""
+    """The mean log probability of the tokens in the first choice of one answer."""
 
     __slots__ = ("_count", "_sum", "readable")
 
@@ -58,7 +58,11 @@ class LogprobMean:
         self.readable = True  # False: an engine has its own way to write them
 
     def add(self, payload: bytes) -> None:
-        """Add the log probabilities in a whole answer or in one chunk of it."""
+        """Add the log probabilities in a whole answer or in one chunk of it.
+
+        Those of choice 0 only. A payload in an unknown form makes the answer unreadable for good;
+        nothing is raised.
+        """
         try:
             choices = _decode_answer(payload).choices
         except (ValueError, RecursionError):
@@ -76,7 +80,7 @@ class LogprobMean:
                     self._count += 1
 
     def reading(self, read: Callable[[bytes], Chunk]) -> Callable[[bytes], Chunk]:
-        """Wrap a chunk reader so that every payload it reads is also passed to ``add``."""
+        """Return a chunk reader like ``read`` that first passes each payload to ``add``."""
 
         def both(payload: bytes) -> Chunk:
             self.add(payload)
@@ -92,14 +96,17 @@ class LogprobMean:
 
 
 def measured_logprob(body: bytes) -> Measured | None:
-    """Return ``(("logprob", mean),)`` of a whole answer, or None if it has no log probabilities."""
+    """Return ``(("logprob", mean),)`` of a whole answer's first choice; None if it has none."""
     logprobs = LogprobMean()
     logprobs.add(body)
     return logprobs.measured()
 
 
 def measured_norm(body: bytes) -> Measured | None:
-    """Return ``(("norm", length),)`` of an answer's first embedding; None if not measurable."""
+    """Return ``(("norm", length),)``: the Euclidean length of an answer's first embedding.
+
+    None if the answer is over 1 MiB, or the vector is not a plain list of finite numbers or base64.
+    """
     if len(body) > _NORM_BYTES_MAX:
         return None
     try:

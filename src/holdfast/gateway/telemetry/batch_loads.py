@@ -12,7 +12,10 @@ from holdfast.frames.batch_load import MODELS_EACH, LoadDatagram, LoadRow, encod
 
 
 class BatchLoads:
-    """Sends the load of every model to the batch process; never waits, and never raises."""
+    """Sends the load of every model from a gateway to the batch process, as datagrams.
+
+    Never waits and never raises; what cannot be sent is dropped.
+    """
 
     def __init__(self, gateway_id: str, path: str) -> None:
         self._gateway_id = gateway_id
@@ -21,7 +24,11 @@ class BatchLoads:
         self._socket.setblocking(False)
 
     def send(self, flows: Iterable[Flow], now: int) -> None:
-        """Send the present load; where nobody listens, the next one may be heard."""
+        """Send each model's waiting and running requests, capacity and first-token time.
+
+        Over all of these flows; ``now`` in ns. If nobody listens, it is dropped: the next call
+        sends anew.
+        """
         lanes: dict[str, list[Lane]] = {}
         for flow in flows:
             for model, lane in flow.lanes.items():
@@ -33,7 +40,7 @@ class BatchLoads:
                 self._socket.sendto(encode_load(told), self._path)
 
     def close(self) -> None:
-        """Release the socket."""
+        """Close the socket; ``send`` must not be called afterwards."""
         self._socket.close()
 
 

@@ -44,9 +44,10 @@ _ACCOUNTS_MAX: Final = 8_192  # then they are looked up anew; they only save loo
 
 
 class Histogram:
-    """Counts observations by bucket under one metric name and set of labels.
+    """Counts of observed values by bucket, under one metric name and set of labels.
 
-    ``counts`` holds the sum of all values first, then the count of each bucket.
+    ``counts`` is the sum of all values, then one count per bucket; whoever observes adds to it
+    directly.
     """
 
     __slots__ = ("_names", "_unit", "counts")
@@ -59,7 +60,10 @@ class Histogram:
         self._names += [f"{name}_count{{{labels}}}", f"{name}_sum{{{labels}}}"]
 
     def read(self, told: dict[str, int | float]) -> None:
-        """Add the series, cumulative as in Prometheus, to ``told``; none before an observation."""
+        """Write the bucket, count and sum series, cumulative as in Prometheus, into ``told``.
+
+        Nothing before the first observation.
+        """
         totals = list(accumulate(self.counts[1:]))
         if totals[-1]:
             totals.append(totals[-1])
@@ -68,12 +72,15 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values were observed."""
+        """How many values were observed, over all buckets."""
         return sum(self.counts[1:])
 
 
 class ModelHistograms:
-    """Holds the histograms of one model, each as the list of counts that it adds to."""
+    """The histograms of one model: durations, first token, time per token, token usage.
+
+    Each member is the live list of counts to add to.
+    """
 
     __slots__ = (
         "failed",
@@ -109,7 +116,7 @@ class ModelHistograms:
 
 
 class AnswerCounts:
-    """Holds the count lists of one (replica, tenant, route), so that an answer needs one lookup."""
+    """The count lists that answers of one (replica, tenant, route) add to."""
 
     __slots__ = ("attempts", "input_tokens", "ok", "output_tokens", "spent")
 
@@ -122,7 +129,7 @@ class AnswerCounts:
 
 
 class Counters:
-    """Counts everything that a gateway exports as metrics, since its start."""
+    """All that a gateway counts for metrics since its start; never reset."""
 
     __slots__ = ("_accounts", "_attempts", "_finished", "_meters", "ledger", "values")
 
@@ -140,7 +147,10 @@ class Counters:
     # --- attempts --------------------------------------------------------------------------------
 
     def attempt(self, replica_id: str, model: str, kind: Kind | None, took: int) -> None:
-        """Count an attempt that failed or continued another; ``took`` in ns. Else: ``answered``."""
+        """Count an attempt that failed or continued another, and its duration ``took`` in ns.
+
+        Tokens are not counted here. A plain success goes to ``answered`` instead.
+        """
         self._ended(replica_id, kind, took)
         counts = self.meter(model).ok if kind is None else self.meter(model).failed
         counts[0] += took
@@ -149,7 +159,11 @@ class Counters:
     def answered(
         self, replica_id: str, model: str, tenant: str, via: str, took: int, read: int, said: int
     ) -> None:
-        """Count an attempt that gave a complete answer; ``read``, ``said``: tokens in and out."""
+        """Count an attempt that gave a complete answer: duration, and tokens as useful.
+
+        ``took`` in ns; ``via``: the virtual name or ``DIRECT``; ``read``, ``said``: tokens in and
+        out.
+        """
         account = self._accounts.get((replica_id, tenant, via))
         if account is None:
             account = self._account(replica_id, model, tenant, via)
@@ -178,7 +192,10 @@ class Counters:
         return made
 
     def streamed(self, model: str, first: int, per_chunk: int, per_token: int) -> None:
-        """Add the chunk and token times (ns) of a streamed answer; 0: not measurable, left out."""
+        """Add the times (ns) of a streamed answer: first chunk, mean per chunk, mean per token.
+
+        A mean of 0 is left out. The attempt must have been counted before.
+        """
         meter = self._meters[model]  # that of its attempt
         counts = meter.first_chunk
         counts[0] += first
@@ -193,13 +210,16 @@ class Counters:
             counts[bisect_left(_PER, per_token)] += 1
 
     def first_token(self, model: str, took: int) -> None:
-        """Add the time (ns) from a request's arrival until its client got the first content."""
+        """Add the time (ns) from a request's arrival until its client got the first content.
+
+        Not for whole answers; time in the queue and in failed attempts is included.
+        """
         counts = self.meter(model).first_token
         counts[0] += took
         counts[bisect_left(_FIRST, took)] += 1
 
     def meter(self, model: str) -> ModelHistograms:
-        """Return the histograms of a model, created on first use."""
+        """Return the live histograms of a model, made on first use."""
         known = self._meters.get(model)
         if known is None:
             known = self._meters[model] = ModelHistograms(model)
@@ -213,7 +233,10 @@ class Counters:
     # --- requests --------------------------------------------------------------------------------
 
     def finished(self, finish: Finish, took: int) -> None:
-        """Count a finished request by model and status, and its duration ``took`` in ns."""
+        """Count a finished request by model and status, with its duration ``took`` in ns.
+
+        Continuations and other attempts beyond the first are counted, too.
+        """
         key = (finish.model, finish.status)
         histogram = self._finished.get(key)
         if histogram is None:
@@ -234,27 +257,40 @@ class Counters:
             self.add(f'extra_attempts_total{{model="{finish.model}"}}', extra)
 
     def refused(self, status: int, code: str) -> None:
-        """Count a request that was refused before it reached the flow."""
+        """Count a request that was refused, by status and code, before it reached the flow."""
         self.add(f'refused_total{{status="{status}",code="{code}"}}')
 
     def over_quota(self, tenant: str, code: str) -> None:
-        """Count a request that its tenant's quota did not allow."""
+        """Count a request refused because of its tenant's quota, by tenant and code."""
         self.add(f'quota_refusals_total{{tenant="{tenant}",code="{code}"}}')
 
     def escalated(self, model: str, check: str) -> None:
-        """Count an answer that failed a check, so that the stronger model was asked."""
+        """Count an answer that failed this check, so that a stronger model is asked.
+
+        ``model``: the virtual name that the client asked for.
+        """
         self.add(f'escalations_total{{model="{model}",check="{check}"}}')
 
     def keyed(self, result: str) -> None:
-        """Count a request with an idempotency key: executed, joined, replayed, or why not."""
+        """Count something that happened to a request with an idempotency key, by ``result``.
+
+        Such as executed, joined, replayed, fenced, abandoned, or the code of a refusal; one request
+        may count several times.
+        """
         self.add(f'idempotency_requests_total{{result="{result}"}}')
 
     def compared(self, model: str, result: str) -> None:
-        """Count a comparison of two replicas' answers: agreed, disagreed, or unanswered."""
+        """Count a comparison of two replicas' answers.
+
+        ``result``: agreed, disagreed or unanswered.
+        """
         self.add(f'comparisons_total{{model="{model}",result="{result}"}}')
 
     def add(self, name: str, amount: float = 1) -> None:
-        """Add to the counter of this name with labels; labels must come from a small set."""
+        """Add to the counter of this name, which includes its labels; made on first use.
+
+        Beyond 4,096 names all further ones go to ``series_overflow_total``.
+        """
         if name not in self.values and len(self.values) >= SERIES_MAX:
             name = "series_overflow_total"
         self.values[name] = self.values.get(name, 0) + amount
@@ -262,7 +298,10 @@ class Counters:
     # --- for control -----------------------------------------------------------------------------
 
     def read(self) -> dict[str, int | float]:
-        """Return all counters and histogram series by name, as control renders them."""
+        """Return all counters, histogram series and token counts by name with labels.
+
+        Resets nothing.
+        """
         told: dict[str, int | float] = dict(self.values)
         spent: dict[str, int] = {}
         for (replica_id, kind), (count, took) in self._attempts.items():

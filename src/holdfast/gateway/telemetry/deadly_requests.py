@@ -40,7 +40,11 @@ _HOLD: Final = 10 * SECOND  # control needs two: it hears once a second, and tel
 
 
 class DeadlyRequests:
-    """Remembers which requests ran on replicas that died, and which fingerprints are blocked."""
+    """Remembers under which requests replicas died, and which requests control has blocked.
+
+    Requests are known by keyed hashes only: a fingerprint of the whole, and marks of its words.
+    Without control's key nothing is recorded or refused.
+    """
 
     __slots__ = (
         "_answered",
@@ -64,10 +68,7 @@ class DeadlyRequests:
         self.answered_from = 0  # no further request is remembered before this time
 
     def use(self, secret: bytes) -> None:
-        """Set the key of fingerprints.
-
-        A changed key clears all that was hashed with the old one.
-        """
+        """Set control's key for the hashes; a changed one clears blocks, deaths and marks."""
         secret = secret[:_KEY_BYTES_MAX]
         if secret != self._secret:
             self._secret = secret
@@ -79,7 +80,10 @@ class DeadlyRequests:
             self._harmless.clear()
 
     def block(self, fingerprints: Iterable[tuple[str, float]], now: int) -> None:
-        """Replace the blocked fingerprints by these, each with the seconds it stays blocked."""
+        """Replace control's blocked fingerprints and marks by these, each with its seconds left.
+
+        What ``hold`` blocked here stays for its own time. ``now`` in ns.
+        """
         lasting = [(name, left_s) for name, left_s in fingerprints if left_s > 0]
         self._held = {name: until for name, until in self._held.items() if until > now}
         self.blocked = self._held | {
@@ -87,14 +91,21 @@ class DeadlyRequests:
         }
 
     def hold(self, ask: ParsedRequest, now: int) -> None:
-        """Refuse a request that ended two replicas here until control has its say on it."""
+        """Block a request in this gateway for 10 s, because two replicas died under it.
+
+        Control decides meanwhile. Nothing without control's key.
+        """
         if self._secret and len(self._held) < BLOCKED_MAX:
             until = now + _HOLD
             self._held.update(dict.fromkeys(self._names(ask), until))
             self.blocked.update(self._held)
 
     def refuses(self, ask: ParsedRequest, now: int) -> bool:
-        """Whether this request is blocked now. Call it only while ``blocked`` is not empty."""
+        """Whether this request is blocked now: by its fingerprint, or by three of its four marks.
+
+        Marks that answered requests have, too, do not count. Drops expired blocks; call it only
+        while ``blocked`` is not empty, as it hashes the body.
+        """
         if not self._secret:
             return False
         for name in [name for name, until in self.blocked.items() if now >= until]:
@@ -107,16 +118,19 @@ class DeadlyRequests:
         return sum(mark not in self._harmless for mark in alike) >= MARKS_ALIKE
 
     def saw(self, replica_id: str, ask: ParsedRequest, at: int, *, later: bool = False) -> None:
-        """Record that the connection to this replica died during this request, and when.
+        """Record that the connection to this replica died under this request, at ``at`` (ns).
 
-        ``later``: after it had died on another one. Control takes deaths that it is told of
-        together for one event, such as the loss of a host: this one is told the next time.
+        ``later``: it had died on another replica before. Such a death is returned one ``take``
+        later, as control counts deaths that come together as one event.
         """
         if self._secret:
             (self._later if later else self._died).append((replica_id, self._names(ask), at))
 
     def answered(self, ask: ParsedRequest, now: int) -> None:
-        """Remember the marks of an answered request; most are passed over, to be cheap. Hot."""
+        """Remember the marks of an answered request as harmless; at most one request every 200 ms.
+
+        The newest 512 are remembered.
+        """
         if now < self.answered_from or not self._secret:
             return
         self.answered_from = now + _ANSWERED_EVERY
@@ -131,7 +145,10 @@ class DeadlyRequests:
                     del self._harmless[mark]
 
     def take(self) -> list[tuple[str, str, int]]:
-        """Return and clear the recorded deaths, as (replica id, fingerprint or mark, when)."""
+        """Return and clear the recorded deaths, as (replica id, fingerprint or mark, when in ns).
+
+        A death gives one entry for its fingerprint and one for each mark.
+        """
         died = [(replica_id, name, at) for replica_id, names, at in self._died for name in names]
         self._died.clear()
         self._died.extend(self._later)

@@ -31,7 +31,10 @@ _WIDTH: Final = _SPAN // _BUCKETS
 
 
 class DemandGauges:
-    """Measures the demand for each model; ``gauges`` holds the values of the last ``read``."""
+    """Measures the demand for each model of a gateway.
+
+    ``gauges`` holds the last ``read``'s values.
+    """
 
     __slots__ = ("_rates", "_waited", "gauges")
 
@@ -41,7 +44,10 @@ class DemandGauges:
         self._waited: set[str] = set()  # models for which something waited when it was last read
 
     def begun(self, flows: Iterable[Flow]) -> bool:
-        """Whether requests wait for a model that had none waiting at the last ``read``."""
+        """Whether requests wait for a model that had none waiting at the last ``read``.
+
+        Reads and stores nothing.
+        """
         for flow in flows:
             for model, lane in flow.lanes.items():
                 if lane.queue.held and model not in self._waited:
@@ -49,7 +55,12 @@ class DemandGauges:
         return False
 
     def read(self, flows: Iterable[Flow], now: int) -> dict[str, int | float]:
-        """Compute the gauges of every model over all of its lanes; store and return them."""
+        """Compute each model's queued requests and tokens, active requests, token rate and p95.
+
+        The p95 is of the time to the first token. Stores and returns the gauges by name with
+        labels; unknown ones are left out. Takes the lanes' served counts, so call it about once a
+        second.
+        """
         lanes: dict[str, list[Lane]] = {}
         for flow in flows:
             for model, lane in flow.lanes.items():

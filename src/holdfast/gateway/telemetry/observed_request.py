@@ -18,7 +18,10 @@ from holdfast.gateway.telemetry.trace import Trace
 
 
 class ObservedRequest(Protocol):
-    """A client's request, as far as it is counted, traced and recorded."""
+    """A client's request, as telemetry sees it; implemented by ``ProxiedRequest``.
+
+    Only ``trace``, ``first_at``, ``died_at`` and ``spent`` are set by telemetry.
+    """
 
     trace: Trace | None  # None: it is not traced
     first_at: int  # when the client was shown the beginning of its answer; 0: not yet
@@ -51,7 +54,7 @@ class ObservedRequest(Protocol):
 
     @property
     def via(self) -> str:
-        """The virtual model that was asked for, or ``DIRECT``."""
+        """The virtual model name that was asked for, or ``DIRECT`` for a real model."""
 
     @property
     def escalated(self) -> bool:
@@ -59,7 +62,7 @@ class ObservedRequest(Protocol):
 
     @property
     def said_tokens(self) -> int:
-        """How many tokens the client got from attempts that broke off."""
+        """How many tokens the client got from attempts that ended early."""
 
 
 class ObservedTarget(Protocol):
@@ -87,7 +90,7 @@ class ObservedTarget(Protocol):
 
 
 class ObservedAttempt(Protocol):
-    """One attempt on one replica; times in nanoseconds, 0: not yet."""
+    """One attempt on one replica, as telemetry sees it; times in monotonic ns, 0: not yet."""
 
     @property
     def proxied(self) -> ObservedRequest:
@@ -111,21 +114,21 @@ class ObservedAttempt(Protocol):
 
     @property
     def last(self) -> int:
-        """When the last byte arrived."""
+        """When the last byte arrived, or the attempt's time of silence last began anew."""
 
     @property
     def begun(self) -> bool:
-        """Whether content has arrived."""
+        """Whether content has arrived and the flow knows; held chunks do not count."""
 
     @property
     def continues(self) -> bool:
         """Whether the attempt continues the answer of another attempt that broke off."""
 
     def prompt_tokens(self) -> int:
-        """Return the tokens of the prompt, by the engine's count or by an estimate."""
+        """Return the prompt's tokens: the engine's count if it came, else an estimate."""
 
     def chunks(self) -> int:
-        """Return how many chunks of content arrived; 0: not known."""
+        """Return how many chunks with content arrived; 0 in attempts that do not count them."""
 
 
 __all__ = ["ObservedAttempt", "ObservedRequest", "ObservedTarget"]

@@ -28,7 +28,10 @@ class _Death(NamedTuple):
 
 
 class Observer:
-    """Updates counters, token ledger, traces and records from the events of all requests."""
+    """Updates counters, token ledger, traces and records from the events of a gateway's requests.
+
+    It influences no request, except that those under which replicas died may be blocked.
+    """
 
     __slots__ = (
         "_died_under",
@@ -54,14 +57,18 @@ class Observer:
         self._measured_at: dict[str, int] = {}
 
     def configure(self, *, trace_share: float, trace_follow: bool) -> None:
-        """Apply the trace settings of a new config."""
+        """Apply the trace settings of a new config; counters and records stay."""
         self._measured_at.clear()
         self.traces = traces_of(trace_share, follow=trace_follow, before=self.traces)
 
     # --- attempts --------------------------------------------------------------------------------
 
     def saw_end(self, attempt: ObservedAttempt, kind: Kind | None, said: int) -> None:
-        """Record the end of an attempt; ``kind``: how it failed, ``said``: tokens of its answer."""
+        """Count the end of an attempt and its tokens, and trace it; ``kind`` None: it succeeded.
+
+        ``said``: tokens of its answer. If the connection died, the replica is remembered until the
+        request is over. Whole answers that succeed are reported by ``saw_answer`` instead.
+        """
         now, proxied, target = self.now_ns(), attempt.proxied, attempt.target
         read, took = attempt.prompt_tokens(), now - attempt.started
         if proxied.trace is not None:
@@ -95,9 +102,9 @@ class Observer:
         self.counters.streamed(model, first - attempt.started, per_chunk, per_token)
 
     def saw_answer(self, attempt: ObservedAttempt, read: int, said: int) -> None:
-        """Record an attempt with a whole answer.
+        """Count an attempt that gave a whole, not streamed, answer, and its tokens, and trace it.
 
-        ``read``, ``said``: tokens of prompt and answer.
+        ``read``, ``said``: tokens of prompt and answer. Replaces ``saw_end`` for it.
         """
         now = self.now_ns()
         self._answered(attempt, now - attempt.started, read, said)
@@ -113,7 +120,10 @@ class Observer:
             proxied.spent = (model, read, said)
 
     def measure_due(self, replica_id: str) -> bool:
-        """Whether to measure an answer of this replica now; true at most once a second."""
+        """Whether to measure an answer of this replica now; True at most once a second for each.
+
+        A True is remembered, so that asking counts as measuring.
+        """
         now = self.now_ns()
         if now < self._measured_at.get(replica_id, 0):
             return False
@@ -123,17 +133,24 @@ class Observer:
     # --- requests --------------------------------------------------------------------------------
 
     def saw_submission(self, proxied: ObservedRequest) -> None:
-        """Record that a request enters the flow, the first time or again with another model."""
+        """Note that a request enters the flow, and decide whether it is traced; nothing is counted.
+
+        Called again when a stronger model is asked: an existing trace goes on.
+        """
         if self.traces is not None:
             self.traces.begin(proxied)
 
     def saw_first(self, proxied: ObservedRequest, attempt: ObservedAttempt) -> None:
-        """Record that the client got the first content of its answer."""
+        """Note when a request's first content went to its client, and count the time until then."""
         proxied.first_at = first = attempt.first
         self.counters.first_token(attempt.target.model, first - proxied.request.arrived)
 
     def saw_finish(self, proxied: ObservedRequest, finish: Finish) -> None:
-        """Record the end of a request: duration, record, trace, and deaths of replicas under it."""
+        """Count the end of a request, and keep its record and trace.
+
+        Called once for each flow result. If replicas died under it and it was not answered, it is
+        reported to control as perhaps deadly.
+        """
         now = self.now_ns()
         if self._died_under:
             self._saw_deaths(proxied, finish, now)
@@ -158,7 +175,10 @@ class Observer:
             self.deadly.hold(proxied.ask, now)
 
     def saw_escalation(self, proxied: ObservedRequest, check: str) -> None:
-        """Record that an answer failed a check and a stronger model is asked."""
+        """Count that an answer failed this check and a stronger model is asked.
+
+        The answer's tokens now count as escalation instead of useful, and its trace stays open.
+        """
         self.counters.escalated(proxied.ask.model, check)
         model, read, said = proxied.spent
         self.counters.ledger.escalated(proxied.tenant.name, model, proxied.via, read, said)

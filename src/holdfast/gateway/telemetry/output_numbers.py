@@ -70,7 +70,10 @@ _decode_texts: Final = msgspec.json.Decoder(list[str]).decode
 
 
 def measured_score(body: bytes) -> Measured | None:
-    """Return the best score of a ranking, as ``("score", value)``; None if not measurable."""
+    """Return ``(("score", value),)``: the best score of a rerank answer; None if not measurable.
+
+    Not measurable: over 256 KiB, unreadable, or no finite score.
+    """
     if len(body) > BYTES_MAX:
         return None
     try:
@@ -87,9 +90,10 @@ def measured_score(body: bytes) -> Measured | None:
 
 
 def measured_tensors(head: bytes, rest: bytes = b"") -> Measured | None:
-    """Return statistics of the first outputs of an answer of KServe's protocol; None: none has any.
+    """Return mean and largest value of the first row of an infer answer's first four outputs.
 
-    ``head`` is the answer's JSON, ``rest`` the tensors that follow it as they are in memory.
+    As (name, value) pairs such as ``("NAME.mean", 0.2)``; None if none is measurable or it is over
+    256 KiB. ``head`` is the answer's JSON, ``rest`` the binary tensors that follow it.
     """
     if len(head) + len(rest) > BYTES_MAX:
         return None

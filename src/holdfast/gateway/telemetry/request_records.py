@@ -21,7 +21,10 @@ _PLAIN_STEPS: Final = 2  # chosen and answered
 
 
 class RequestRecords:
-    """Keeps the records of recently finished requests, by request id."""
+    """Records of recently finished requests, by request id, for ``holdfast explain``; no text.
+
+    Keeps 4,096 unusual ones and 4,096 plain ones; a new one replaces the oldest.
+    """
 
     __slots__ = ("_plain", "_plain_left", "_second", "_unusual")
 
@@ -33,7 +36,11 @@ class RequestRecords:
         self._plain_left = 0  # that may still be kept in this second
 
     def add(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
-        """Keep the record of a finished request; after an escalation, both parts in one record."""
+        """Keep the record of a finished request; of plain successes only 64 a second.
+
+        Errors, retries, waits and the like are always kept. After an escalation both parts become
+        one record.
+        """
         story = finish.story
         kept, most = self._unusual, _UNUSUAL_MAX
         earlier = None
@@ -64,7 +71,10 @@ class RequestRecords:
             kept.popitem(last=False)
 
     def explain(self, request_id: str) -> dict[str, Any] | None:
-        """Return the record of a request as plain data, or None; times in s since its arrival."""
+        """Return the record of a request as plain data; its steps have seconds since arrival.
+
+        None if it is unknown, was not kept or has been replaced.
+        """
         key = request_id.encode()
         kept = self._plain.get(key) or self._unusual.get(key)
         if kept is None:

@@ -40,10 +40,10 @@ _ROLES: Final = frozenset(
 
 
 def marks_of(body: bytes, what: str, key: bytes) -> list[str]:
-    """The marks of a request's body; none where it has no words.
+    """Return four keyed hashes of a request's words, most of which survive small changes.
 
-    ``what`` is told apart whatever the text: the API and the model. Bodies that are not JSON have
-    marks, too, by what looks like words in them.
+    Empty if the body has no words. Two requests are alike if three marks agree. ``what``: API and
+    model, so that equal texts to others have other marks. Only both ends of a long body count.
     """
     edges = body
     if len(body) > 2 * _EDGE_BYTES:

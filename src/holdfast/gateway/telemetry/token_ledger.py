@@ -42,7 +42,11 @@ Row = tuple[str, str, str]  # tenant, model, route
 
 
 class TokenLedger:
-    """Counts all tokens of one gateway since its start, by tenant, model, route and use."""
+    """All tokens of one gateway since its start, by tenant, model, route and use; no prices.
+
+    Route: the virtual name that was asked for, or ``DIRECT``. At most 2,048 rows; further ones are
+    counted together as nobody's.
+    """
 
     __slots__ = ("_rows",)
 
@@ -52,7 +56,11 @@ class TokenLedger:
     def ended(
         self, attempt: ObservedAttempt, kind: Kind | None, input_tokens: int, output_tokens: int
     ) -> None:
-        """Count the tokens of an attempt that did not give a whole useful answer."""
+        """Count the tokens of an attempt that failed, was cancelled or continued another.
+
+        Text that the client saw is useful unless degenerate; the rest is retry, hedge or abandoned,
+        and the prompt of a continuing attempt is continuation. Nothing if no engine began to work.
+        """
         if kind in _NO_WORK and not attempt.begun:
             return
         proxied = attempt.proxied
@@ -64,7 +72,10 @@ class TokenLedger:
     def escalated(
         self, tenant: str, model: str, route: str, input_tokens: int, output_tokens: int
     ) -> None:
-        """Move tokens from useful to escalation: another model is asked instead."""
+        """Move an answer's tokens from useful to escalation: another model is asked instead.
+
+        They must have been counted as useful before.
+        """
         row = self.row(tenant, model, route)
         row[_USEFUL] -= input_tokens
         row[_USEFUL + 1] -= output_tokens
@@ -78,7 +89,7 @@ class TokenLedger:
         row[_PLACE[use] + 1] += output_tokens
 
     def read(self, told: dict[str, int | float]) -> None:
-        """Add all counts as ``tokens_total`` series to ``told``."""
+        """Write all counts that are not 0 into ``told``, as ``tokens_total`` series with labels."""
         for (tenant, model, route), row in self._rows.items():
             labels = f'tenant="{tenant}",model="{model}",route="{route}"'
             for number, use in enumerate(_USES):
@@ -88,7 +99,11 @@ class TokenLedger:
                         told[name] = row[place]
 
     def row(self, tenant: str, model: str, route: str) -> list[int]:
-        """Return the counts of (tenant, model, route) to add to: useful input, useful output, …."""
+        """Return the live list of counts of (tenant, model, route), to add to in place.
+
+        Two places for each use, input and output; useful ones first. Made on first use; beyond
+        2,048 rows a common one.
+        """
         key = (tenant, model, route)
         row = self._rows.get(key)
         if row is None:

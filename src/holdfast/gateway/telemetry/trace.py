@@ -6,7 +6,7 @@ from holdfast.frames import SpanRow
 
 
 class Trace:
-    """Collects the spans of one traced request."""
+    """The trace of one request: its trace id, and the finished spans of its attempts."""
 
     __slots__ = ("_ids", "spans", "trace_id")
 
@@ -17,12 +17,12 @@ class Trace:
         self._ids: dict[int, str] = {}
 
     def line(self, attempt: int) -> bytes:
-        """Draw a span id for an attempt; return the ``traceparent`` header line for its engine."""
+        """Draw an attempt's span id; return the ``traceparent`` header line for its engine."""
         span_id = self._ids[attempt] = f"{getrandbits(64) or 1:016x}"
         return f"traceparent: 00-{self.trace_id}-{span_id}-01\r\n".encode()
 
     def span_id(self, attempt: int) -> str:
-        """Return the span id that ``line`` drew for an attempt."""
+        """Return the span id of an attempt; ``KeyError`` unless ``line`` was called for it."""
         return self._ids[attempt]
 
 

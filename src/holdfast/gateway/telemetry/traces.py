@@ -27,7 +27,10 @@ _PARENT: Final = re.compile(rb"00-((?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-
 
 
 class Traces:
-    """Collects the traces of one gateway, at most ``TRACES_MAX`` between two calls of ``take``."""
+    """Decides which requests of a gateway are traced, and keeps finished traces until ``take``.
+
+    At most 512 are kept; further ones are counted in ``dropped``.
+    """
 
     __slots__ = ("_done", "_follow", "_share", "dropped")
 
@@ -38,11 +41,18 @@ class Traces:
         self.dropped = 0
 
     def follow(self, share: float, *, follow: bool) -> None:
-        """Apply the settings of a new config: the share to trace, and whether callers decide."""
+        """Apply a new config: the share of requests to trace, and whether callers' flags decide.
+
+        Collected traces stay.
+        """
         self._share, self._follow = share, follow
 
     def begin(self, proxied: ObservedRequest) -> None:
-        """Decide whether to trace a request that enters the flow; if so, set its ``trace``."""
+        """Decide whether to trace a request that enters the flow; if so, set its ``trace``.
+
+        At random by the share, or by the sampling flag of the caller's ``traceparent`` where that
+        is followed. A request that is traced already stays so.
+        """
         if proxied.trace is not None:
             return  # it goes there a second time
         parent = _parent(proxied) if self._follow else None
@@ -52,7 +62,10 @@ class Traces:
             proxied.trace = Trace(parent[1].decode() if parent is not None else "")
 
     def finish(self, proxied: ObservedRequest, finish: Finish, now: int) -> None:
-        """Add the trace of a finished request to the list, or count it as dropped."""
+        """Add the trace of a finished request to those for ``take``.
+
+        If there are too many, drop it.
+        """
         trace = proxied.trace
         if trace is None or len(self._done) >= TRACES_MAX:
             self.dropped += 1
@@ -83,12 +96,15 @@ class Traces:
         )
 
     def take_back(self, proxied: ObservedRequest) -> None:
-        """Remove the trace of a request that escalates: it goes on with a second model."""
+        """Remove the trace that ``finish`` just added: the request goes on with a second model.
+
+        Its spans stay in the request and are told at its real end.
+        """
         if self._done and self._done[-1].request_id == proxied.request_id.decode():
             self._done.pop()
 
     def take(self) -> list[TraceRow]:
-        """Return and clear the traces that finished since the last call."""
+        """Return and clear the traces that finished since the last call, in their order."""
         taken, self._done = self._done, []
         return taken
 
@@ -99,11 +115,11 @@ def _parent(proxied: ObservedRequest) -> re.Match[bytes] | None:
 
 
 def traces_of(share: float, *, follow: bool, before: Traces | None = None) -> Traces | None:
-    """Return the ``Traces`` that a config asks for, or None if no request is to be traced.
+    """Return the ``Traces`` that a config asks for; None if no request is to be traced.
 
-    ``share``: the part of all requests that is traced. ``follow``: a caller's own sampling flag
-    decides, where it sends one. ``before``: the object of the config before; it is kept with its
-    collected traces.
+    ``share``: the part of requests to trace, 0 to 1. ``follow``: a caller's own sampling flag
+    decides, where it sends one. ``before``: the former object, which is changed and returned with
+    what it collected.
     """
     if not (share or follow):
         return None
@@ -121,7 +137,10 @@ def note_attempt(
     input_tokens: int,
     output_tokens: int,
 ) -> None:
-    """Add the span of a finished attempt to the trace of its request, if that is traced."""
+    """Add the span of a finished attempt to its request's trace; nothing if that is not traced.
+
+    ``kind`` None: it succeeded. ``now`` in ns, as the attempt's own times.
+    """
     trace = proxied.trace
     if trace is None:
         return
