@@ -460,7 +460,7 @@ _UNITS: Final = {
 
 
 def schemas() -> dict[str, Any]:
-    """All schemas, by the names that ``SERVED`` and ``ROWS`` give their types."""
+    """JSON schemas of all answers and bodies, by their names in ``SERVED`` and ``ROWS``."""
     kinds = SERVED | ROWS
     references, derived = msgspec.json.schema_components(kinds.values(), ref_template="{name}")
     # By what msgspec calls them; it answers in the order of what it was given.
