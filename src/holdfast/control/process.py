@@ -560,11 +560,11 @@ class Control:
         return self._demand_tracker.of(model, gauges, rows, now, memory)
 
     def gateways(self) -> list[Gateway]:
-        """The connected gateways."""
+        """The connected gateways that have said Hello; no standby controls."""
         return list(self._hub.gateways.values())
 
     def gateway_gauges(self, now: int) -> list[Mapping[str, float]]:
-        """Each gateway's last gauges; an empty mapping for a silent gateway."""
+        """Each connected gateway's last gauges; an empty one if silent for more than 5 s."""
         gateways = self._hub.gateways.values()
         return [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
 

@@ -57,7 +57,10 @@ _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
 class IncidentAnswers(BaselineAnswers, Protocol):
-    """What the admin port asks about incidents: list, read, export, close; and of baselines."""
+    """The questions and orders of the admin port about incidents and baselines.
+
+    ``IncidentTracker`` implements it.
+    """
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
         """The latest incidents, newest last, with counts in place of their long parts.
@@ -127,7 +130,7 @@ class AdminAnswers(Protocol):
         """The path of a launched replica's log file; None: not launched here, or no log file."""
 
     def canaries(self, replica_id: str) -> list[CanaryLine]:
-        """The results of a replica's last canaries, the newest last."""
+        """The results of a replica's last canaries, at most 20, the newest last."""
 
     async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
         """Fetch a replica's last log lines from its platform; None: no platform has its log."""

@@ -186,7 +186,7 @@ class AdminConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Note that the request is complete (callback of the parser)."""
+        """Note that the request's body is complete (parser callback)."""
         self._in_body = False
         self._bounds.bodies.pop(self, None)
         super().on_message_complete()

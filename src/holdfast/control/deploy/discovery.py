@@ -96,7 +96,10 @@ class DiscoveredReplica:
     notice: str = ""  # why it, or its host, is about to be taken away
 
     def endpoint(self, rule: DiscoverSection) -> EndpointSection:
-        """The replica as an endpoint section of the fleet file."""
+        """The replica as an endpoint section, to be added to the fleet file in use.
+
+        Region and slots come from the model's ``discover`` rule.
+        """
         return EndpointSection(
             url=self.url,
             id=self.id,
@@ -512,7 +515,7 @@ class Discovery:
         return replica_id in self._former.values()
 
     def ids(self) -> set[str]:
-        """The ids of all discovered replicas."""
+        """The fleet's ids of all present discovered replicas, of all models."""
         return {one.id for one in self._all()}
 
     def pods(self) -> dict[tuple[str, str], str]:

@@ -37,7 +37,7 @@ _log = structlog.get_logger("holdfast.control.deploy.gpu_placements")
 
 
 class GpuPlacementsPort(Protocol):
-    """Receives what becomes of the placement of replicas; ``Launches`` implements it."""
+    """Is told when replicas wait for GPUs or get them; ``Launches`` implements it."""
 
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
         """Handle that a replica still waits for GPUs; ``first``: the wait begins."""

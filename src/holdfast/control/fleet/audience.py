@@ -41,7 +41,7 @@ class Audience(Protocol):
 
 
 class Platform(Protocol):
-    """Starts and stops the replicas that control launched."""
+    """Starts and stops the replicas that control launches; ``Deployments`` implements it."""
 
     def launch(self, replica_id: str, delay: int) -> bool:
         """Start a launched replica after a delay (ns), in the background; True if it is one.

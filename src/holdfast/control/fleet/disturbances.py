@@ -45,7 +45,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class ChaosDisabledError(Exception):
-    """A disturbance was ordered, but the fleet file does not enable chaos."""
+    """A disturbance was ordered, but the fleet file does not enable chaos; nothing was done."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -125,7 +125,7 @@ class Disturbances:
         return True, f"{replica}: {told}"
 
     def end(self, replica: str, now: int) -> tuple[bool, str]:
-        """End a failure that was caused on purpose at a replica, and note it.
+        """End the disturbance of a replica, before its time or when that is up, and note it.
 
         Return whether there was one, and a sentence for people.
         """

@@ -172,7 +172,7 @@ class Gateway(asyncio.Protocol):
         return self.reason
 
     def snapshot(self) -> dict[str, object]:
-        """The gateway's state as plain data, for ``/status``."""
+        """The gateway's state (id, epoch, readiness, silence) as plain data, for ``/status``."""
         now = time.monotonic_ns()
         return {
             "id": self.id,

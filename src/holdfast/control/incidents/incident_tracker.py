@@ -61,10 +61,10 @@ class Hands(RemedyHands, Protocol):
         """End a take-out: from now on the replica's canaries decide again whether it serves."""
 
     def ladder_of(self, model: str) -> str:
-        """The virtual model that degrades from this model to others; empty: there is none."""
+        """The virtual model whose ladder steps down from this model to another; empty: none."""
 
     def ask_canaries(self, replicas: tuple[str, ...]) -> None:
-        """Send canaries to these replicas now."""
+        """Ask for canaries to these replicas now; does not wait for their results."""
 
     def block(self, fingerprints: Mapping[str, int]) -> None:
         """Make gateways refuse requests with these fingerprints until the given core time (ns).

@@ -342,7 +342,10 @@ class IncidentWatch:
             self.saw(VersionsSeen(replica, engine=version))
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """Pass a canary's result to the investigation."""
+        """Pass a canary's result to the investigation, with the fleet's judgement of its pace.
+
+        ``slow``: slow against its peers; ``inflight``: users' requests on the replica.
+        """
         self._observations.canary(result, slow=slow, inflight=inflight)
 
     def seen(self, event: Seen, frame: SeenFrame) -> None:
@@ -351,7 +354,7 @@ class IncidentWatch:
         self.figures.seen(event, self._declared, time.monotonic_ns())
 
     def gateway_gone(self, name: str) -> None:
-        """Count no requests in flight any more for a gateway that disconnected."""
+        """Count no requests in flight any more for a disconnected gateway, in the investigation."""
         self._observations.gateway_gone(name)
 
     def greeting(self) -> Iterable[ToGateway]:
@@ -389,7 +392,10 @@ class IncidentWatch:
         return False, f"{replica} was not taken out (it is {state}, or its pool is at its bound)"
 
     def put_back(self, replica: str, reason: str) -> None:
-        """End a take-out: from now on the replica's canaries decide again whether it serves."""
+        """End a take-out: from now on the replica's canaries decide again whether it serves.
+
+        Does not make it ready by itself.
+        """
         self._loop().tell(TakeOutAsked(replica, reason, out=False))
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:

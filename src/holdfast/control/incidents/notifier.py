@@ -223,7 +223,7 @@ class Notifier:
 
     @property
     def pages(self) -> bool:
-        """Whether any hook is configured."""
+        """Whether any hook is configured, so that a page could reach somebody."""
         return bool(self._hooks)
 
     async def close(self) -> None:

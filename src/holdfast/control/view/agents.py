@@ -103,7 +103,7 @@ class RefusedError(Exception):
 
 
 class AgentInbox:
-    """Takes reports of agents: passes their events on to ``saw``, and keeps each agent's last one.
+    """Keeps the last report of each agent, and passes events in reports to ``saw`` as facts.
 
     It is the ``Source`` that the view reads them from. Agents that leave or are silent for long are
     removed.
