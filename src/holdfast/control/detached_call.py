@@ -14,9 +14,10 @@ T = TypeVar("T")
 
 
 async def detached(call: Callable[..., T], *arguments: Any) -> T:
-    """Run a call in a thread of its own and return its result.
+    """Run a blocking call in a daemon thread of its own and return its result, or raise its error.
 
-    A caller that is cancelled leaves the thread running.
+    A caller that is cancelled leaves the thread running, and the end of the process does not wait
+    for it. The number of threads is not bounded here.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()

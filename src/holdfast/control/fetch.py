@@ -43,7 +43,7 @@ def _none(_: BodyPieces) -> float:
 
 
 class StatusError(Exception):
-    """A stream was refused: its answer has another status than 200."""
+    """A stream was refused: its answer, in ``answer``, has another status than 200."""
 
     def __init__(self, answer: HttpAnswer) -> None:
         super().__init__(f"it answers {answer.status}")
@@ -230,7 +230,10 @@ async def _connected(
 
 
 async def listens(url: str, within_s: float) -> bool:
-    """Whether a TCP connection to the URL can be opened; not who answers there."""
+    """Whether a TCP connection to the URL opens within ``within_s``; not who answers there.
+
+    Sends nothing and never raises for network errors.
+    """
     head = RequestHead.of(url, "")
     try:
         async with asyncio.timeout(within_s):
@@ -257,9 +260,9 @@ async def fetch(
 ) -> HttpAnswer:
     """Send one GET, or one POST with a JSON body, and return the answer; or raise ``FetchError``.
 
-    Without ``tls`` an https address is checked against the system's authorities. ``overtime`` is
-    asked when the deadline has passed, and with each piece after it, for how many seconds more to
-    wait; without it there are none.
+    Any HTTP status is an answer; redirects are not followed. Without ``tls`` an https address is
+    checked against the system's authorities. ``overtime`` is asked when the deadline has passed,
+    and with each piece after it, for how many seconds more to wait; without it there are none.
     """
     head = RequestHead.of(url, path, agent=_AGENT, bearer=bearer, body=body, method=method)
     if headers:
@@ -292,10 +295,11 @@ async def stream(
     tls: ssl.SSLContext | None = None,
     quiet_s: float | None = None,
 ) -> AsyncGenerator[bytes]:
-    """Send one GET and yield the body as it comes; or raise ``FetchError`` or ``StatusError``.
+    """Send one GET and yield the body of a 200 answer as it comes.
 
-    Connection and head have ``deadline_s`` each; later, every piece has ``quiet_s`` (``None``: no
-    limit).
+    Raises ``FetchError``, or ``StatusError`` for another status. Connection and head have
+    ``deadline_s`` each; later, every piece has ``quiet_s`` (``None``: no limit). It ends when the
+    server ends the body.
     """
     head = RequestHead.of(url, path, agent=_AGENT, bearer=bearer)
     try:

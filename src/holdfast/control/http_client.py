@@ -32,7 +32,11 @@ _NO_PIECES: Final = BodyPieces()
 
 
 class FetchError(Exception):
-    """A request got no answer; ``what`` is ``refused``, ``timeout``, ``broken`` or ``short``."""
+    """A request got no complete answer; ``what`` names the kind of failure.
+
+    It is ``refused``, ``timeout``, ``broken`` or ``short``: this process lacked a resource to ask.
+    An answer of any HTTP status is no error.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class FetchError(Exception):
 
 
 class UntrustedError(FetchError):
-    """The server's certificate could not be verified."""
+    """The server's certificate could not be verified, and nothing was sent."""
 
     def __init__(self, error: ssl.SSLCertVerificationError) -> None:
         why = str(getattr(error, "verify_message", "") or "it cannot be verified")
@@ -69,7 +73,7 @@ class ShortageError(FetchError):
 
 @dataclass(slots=True, frozen=True)
 class HttpAnswer:
-    """Status, headers and body of an HTTP response."""
+    """Status, headers (names in lower case) and body of a complete HTTP response."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -79,7 +83,7 @@ class HttpAnswer:
 
 @dataclass(slots=True, frozen=True)
 class RequestHead:
-    """Where one HTTP request goes, and its method, target and headers."""
+    """Where one HTTP request goes, and its method, target and headers; sends nothing."""
 
     host: str
     port: int
@@ -99,7 +103,10 @@ class RequestHead:
         body: bytes | None = None,
         method: str | None = None,
     ) -> Self:
-        """The head of one GET, or of one POST with a JSON body, on a fresh connection."""
+        """Build the head of one GET, or of one POST with a JSON body, on a fresh connection.
+
+        ``method`` overrides that; ``path`` is appended to the URL's own and quoted.
+        """
         parts = urlsplit(url)
         headers = {"Host": parts.netloc, "User-Agent": agent, "Accept": "*/*"}
         headers["Connection"] = "close"
@@ -117,7 +124,10 @@ class RequestHead:
         )
 
     def context(self, tls: ssl.SSLContext | None) -> ssl.SSLContext | None:
-        """Whom to believe there; ``None`` without TLS. Default: the system's authorities."""
+        """The TLS context for this request: ``tls``, or one with the system's authorities.
+
+        None for plain HTTP.
+        """
         return (tls or ssl.create_default_context()) if self.secure else None
 
 
@@ -170,8 +180,9 @@ def request(
 ) -> HttpAnswer:
     """Send one GET, or one POST with a JSON body, and return the answer; or raise ``FetchError``.
 
+    It blocks, at most ``deadline_s``. Any HTTP status is an answer; redirects are not followed.
     Without ``tls`` an https address is checked against the system's authorities. A body of more
-    than 4 MiB is refused; with ``cut_at`` no more than so many bytes are read, and those are taken.
+    than 4 MiB is refused; with ``cut_at`` only so many bytes are read and returned.
     """
     until = time.monotonic() + deadline_s
     head = RequestHead.of(url, path, bearer=bearer, body=body, method=method)
@@ -186,7 +197,7 @@ def request(
 
 
 def translate(error: OSError | http.client.HTTPException, deadline_s: float) -> FetchError:
-    """Turn an error of sockets, TLS or ``http.client`` into the ``FetchError`` to raise."""
+    """Return the ``FetchError`` for an error of sockets, TLS or ``http.client``."""
     match error:
         case OSError() if (lacks := own_shortage(error.errno)) is not None:
             return ShortageError(lacks)

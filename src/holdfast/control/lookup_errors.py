@@ -9,7 +9,7 @@ class UnknownReplicaError(Exception):
 
 
 class UnknownModelError(Exception):
-    """The fleet file has no such model."""
+    """The fleet file has no model of this name."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"no model is called {model[:200]!r}")

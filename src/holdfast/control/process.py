@@ -100,10 +100,10 @@ _log = structlog.get_logger("holdfast.control")
 
 
 def settle_memory() -> None:
-    """Take what was built so far out of the garbage collector's sight; to be called at the start.
+    """Collect garbage, exempt all objects made so far from collection, and collect less often.
 
-    A full collection looks at every object while nothing else runs. With 1,000 pods known, modules
-    and config included, one took 60 to 80 ms, once in ten seconds.
+    To be called once, at the end of the start: full collections of a large fleet stopped control
+    for 60 to 80 ms.
     """
     gc.collect()
     gc.freeze()
@@ -112,7 +112,7 @@ def settle_memory() -> None:
 
 @dataclass(slots=True, frozen=True)
 class LeadingControl:
-    """How a control leads that is one of several: in which term, and where gateways reach it."""
+    """How one of several controls leads: its term, its gateway port, whether it still leads."""
 
     term: int
     port: HubPort
@@ -120,7 +120,10 @@ class LeadingControl:
 
 
 class Control:
-    """The control process: connects fleet loop, gateways, deployments, incidents and the view."""
+    """The control process: connects fleet loop, gateways, deployments, incidents and the view.
+
+    Building it reads the fleet file, store and earlier state; nothing runs before ``run``.
+    """
 
     def __init__(
         self,
@@ -193,7 +196,7 @@ class Control:
         self.admin = self._admin()
 
     def watch_supervisor(self, pid: int) -> None:
-        """Look at the process that started this one, and name it where it is frozen."""
+        """Judge the supervisor with this pid each second, and report it where it is frozen."""
         beat_path, config = self._run_dir / BEAT_FILE, self.file.watch
         self._serving_processes.watch_supervisor(SupervisorWatch(pid, beat_path, config))
 
@@ -248,12 +251,15 @@ class Control:
 
     @property
     def file(self) -> FleetFile:
-        """The fleet file that is in use."""
+        """The parsed fleet file in use: the last accepted one, while a changed file is refused.
+
+        Without the endpoints of launched and discovered replicas.
+        """
         return self._source.file
 
     @property
     def incidents(self) -> IncidentTracker:
-        """The incidents of this control and the actions taken on them."""
+        """The tracker of all incidents, open and stored."""
         return self._lookout.incidents
 
     def _version(self, replica_id: str) -> str:
@@ -266,7 +272,10 @@ class Control:
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run all parts until ``stop`` is set; then stop the launched replicas, too."""
+        """Adopt earlier replicas and run all parts until ``stop`` is set; then stop launched ones.
+
+        If a part fails, its error is raised and the launched replicas run on for the next control.
+        """
         port = None if self._leads is None else self._leads.port
         async with self._hub.listening(self._run_dir / SOCKET_FILE, port):
             await self._deployments.adopt()
@@ -313,7 +322,10 @@ class Control:
                     self._after_reading(before)
 
     async def reload(self) -> bool:
-        """Read the fleet file again now; whether it was accepted."""
+        """Read the fleet file now and apply it; False if it was refused.
+
+        True also if it has not changed.
+        """
         async with self._reloading:
             before = self._source.epoch
             await self._source.reload()
@@ -398,7 +410,7 @@ class Control:
     # --- what the fleet wants gateways to know (Audience) ----------------------------------------
 
     def publish(self, view: FleetView) -> None:
-        """Send the fleet's view to gateways, and save it if it is new."""
+        """Send the fleet's view to all gateways, and write the state file if the view is new."""
         if self._view is None or (view.epoch, view.version) != (
             self._view.epoch,
             self._view.version,
@@ -408,11 +420,14 @@ class Control:
         self._hub.broadcast(self._view)
 
     def move(self, action: Move) -> None:
-        """Make gateways cut the attempts that run on a replica; if ``stalled``, only stuck ones."""
+        """Tell gateways to cut the attempts on a replica; if ``stalled``, only stuck ones."""
         self._hub.broadcast(MoveFrame(action.model, action.replica_id, action.stalled))
 
     def note(self, notice: Notice) -> None:
-        """Record a notice: in the events, the log, the history and the investigation."""
+        """Record a notice: in the stored events, the log and the investigation.
+
+        Changes of a replica's state also go into the history.
+        """
         self._lookout.notice(notice)
         if notice.signal and self.sampler is not None:
             self.sampler.state_changed(notice.replica_id, notice.what, time.time())
@@ -423,7 +438,7 @@ class Control:
         _log.info(notice.what, model=notice.model, replica=notice.replica_id, reason=notice.reason)
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """Pass a canary's result to the history, the investigation and the costs."""
+        """Pass a canary's result to investigation and costs; a new verdict to the history."""
         if self.sampler is not None:
             verdict = result.verdict.with_lateness(slow=slow)
             before = self.loop.asked(result.replica_id)
@@ -433,11 +448,11 @@ class Control:
         self._costs_and_exports.answered(result)
 
     def fall_silent(self) -> None:
-        """Say nothing more to anybody: this control leads no more."""
+        """Cut all gateways off at once, because another control leads now."""
         self._hub.fall_silent()
 
     def broadcast(self, frame: ToGateway) -> None:
-        """Send a frame to every gateway."""
+        """Send a frame to every gateway, without waiting."""
         self._hub.broadcast(frame)
 
     def _save(self) -> None:
@@ -452,7 +467,10 @@ class Control:
     # --- what gateways say (Listener) ------------------------------------------------------------
 
     def greeting(self, gateway: Gateway) -> list[ToGateway]:
-        """The frames that a newly connected gateway needs to serve, in order."""
+        """The frames for a newly connected gateway, in order: welcome, config, view, lease.
+
+        Then blocked requests and detours. Also counts its place as taken for leases.
+        """
         self._lease_broker.came(gateway.id)
         frames: list[ToGateway] = [
             Welcome(
@@ -469,16 +487,17 @@ class Control:
         return [*frames, *self._lookout.greeting(), *self._disturbances.greeting()]
 
     def on_seen(self, gateway: Gateway, frame: SeenFrame) -> None:
-        """Pass a gateway's observations to the investigation, breakers and fleet."""
+        """Pass a gateway's report on replicas to investigation, figures, breakers and fleet."""
         seen = frame_to_seen(frame, gateway.name)
         self._lookout.seen(seen, frame)
         self._breakers.seen(seen, time.monotonic_ns())
         self.loop.seen(seen)
 
     def on_stats(self, gateway: Gateway, frame: StatsFrame) -> None:
-        """Record a gateway's demand for leases; after its first stats, send it its lease.
+        """Record a gateway's shortages, key uses and demand for leases.
 
-        Stats of a gateway whose place a newer one has taken are ignored: it only drains.
+        After its first stats its lease is sent. A gateway whose place a newer one has taken only
+        drains: its demand is ignored.
         """
         for resource, count in islice(frame.shortages.items(), SHORTAGES_MAX):
             self.saw(OwnShortage(gateway.name, resource, count, frame.descriptors))
@@ -490,7 +509,10 @@ class Control:
             gateway.send(encode(self._lease_broker.frame_for(gateway.id)))
 
     def on_gone(self, gateway: Gateway) -> None:
-        """Handle the end of a gateway's connection: keep its counters, free its leases."""
+        """Keep a disconnected gateway's counters in the totals, and free its place for leases.
+
+        Fleet, investigation and breakers count nothing of it any more.
+        """
         self._totals.keep(gateway.counters)
         if self._hub.current(gateway.id) is None:
             self._lease_broker.went(gateway.id, time.monotonic_ns())
@@ -501,23 +523,30 @@ class Control:
     # --- what deployments ask for (Host) ---------------------------------------------------------
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass events to the fleet."""
+        """Pass events to the fleet's state machine and carry out the actions that follow.
+
+        Canaries, launches, stops and notices are begun before it returns; only the last view is
+        published.
+        """
         self.loop.tell(*events)
 
     def saw(self, fact: Fact) -> None:
-        """Pass a fact to the investigation of failures."""
+        """Pass a fact to the investigation of failures, which may open an incident from it."""
         self._lookout.saw(fact)
 
     def replica_names(self) -> Collection[str]:
-        """The ids of all replicas, of the fleet file and of platforms."""
+        """The ids of all replicas that the fleet file or platforms declare."""
         return self._lookout.declared
 
     def launched_names(self) -> Collection[str]:
-        """The ids of the replicas that control started on its own host."""
+        """The ids of all replicas that control launches, on this host or on a platform."""
         return self._deployments.units
 
     def placed(self) -> None:
-        """Distribute the config again: replicas came, went or changed address."""
+        """Apply the fleet file again, with the present endpoints of placed replicas.
+
+        Gateways get a new config if that changed it.
+        """
         self._adopt()
 
     def health(self, replica_id: str) -> ReplicaHealth | None:
@@ -525,23 +554,27 @@ class Control:
         return self.loop.health(replica_id)
 
     def demand(self, model: str, now: int) -> Demand:
-        """The present demand for a model."""
+        """The present demand for a model, from gateways, engines' loads and replicas."""
         memory = self._lookout.device_memory(now)
         gauges, rows = self.gateway_gauges(now), self.loop.replicas()
         return self._demand_tracker.of(model, gauges, rows, now, memory)
 
     def gateways(self) -> list[Gateway]:
-        """The connected gateways."""
+        """The connected gateways that have said Hello; no standby controls."""
         return list(self._hub.gateways.values())
 
     def gateway_gauges(self, now: int) -> list[Mapping[str, float]]:
-        """Each gateway's last gauges; an empty mapping for a silent gateway."""
+        """Each connected gateway's last gauges; an empty one if silent for more than 5 s."""
         gateways = self._hub.gateways.values()
         return [one.gauges if now - one.heard_at <= SILENT else {} for one in gateways]
 
 
 def gateway_places(file: FleetFile) -> list[str]:
-    """The names of all gateway processes that the file asks for, on all machines."""
+    """The names of all gateway processes that the file asks for, on all machines.
+
+    ``gateway-0`` and so on, with the member's name and a slash before it where there are several
+    controls.
+    """
     beside = [f"{member.name}/" for member in file.control.members] or [""]
     return [f"{name}gateway-{index}" for name in beside for index in range(file.gateway.workers)]
 

@@ -33,7 +33,10 @@ from holdfast.control.access.tokens import (
 
 
 class AdminAccess:
-    """The tokens, sessions, limits and audit trail of one admin port."""
+    """Finds who a caller of the admin port is; holds tokens, sessions, limits and audit trail.
+
+    Tokens follow the fleet file when it changes.
+    """
 
     def __init__(
         self,
@@ -54,18 +57,22 @@ class AdminAccess:
         self.sessions = sessions if sessions is not None else Sessions()  # an empty one is falsy
 
     def accept_own(self, hashed: str) -> None:
-        """Accept the token of the state directory, given as its hash, from this machine."""
+        """Also accept the local token with this hash, from loopback only, for all roles."""
         self._own = TokenTable([AdminCaller(OWN, ALL_ROLES, digest_of_hash(hashed))])
 
     @property
     def reads_openly(self) -> bool:
-        """Whether any process of this machine may read."""
+        """Whether any process of this machine may read without a token.
+
+        Only on a loopback listener whose settings allow it.
+        """
         return self.loopback and self._followed().reads_openly
 
     def by_token(self, token: str, address: str) -> AdminCaller | None:
-        """The caller of a token; None: it is nobody's.
+        """The caller of a bearer token; None: it is nobody's, which is counted.
 
-        Raises ``TooManyTriesError`` after too many wrong tokens from this address or from all.
+        Raises ``TooManyTriesError``, for right tokens, too, after too many wrong ones from this
+        address or from all. The local token is exempt.
         """
         digest = digest_of(token)
         if self._own is not None and is_loopback(address):
@@ -82,7 +89,10 @@ class AdminAccess:
         return caller
 
     def by_code(self, code: str, address: str) -> AdminCaller | None:
-        """The caller of a sign-in link's code, which is used up; a wrong one counts as a token."""
+        """The caller of a sign-in link's code, which is used up; None: it is not valid.
+
+        A wrong code counts as a wrong token. Raises ``TooManyTriesError``.
+        """
         self.limit.check(address)
         caller = self.sessions.redeem(code)
         if caller is None:
@@ -90,7 +100,7 @@ class AdminAccess:
         return caller
 
     def by_cookie(self, cookie: str) -> AdminCaller | None:
-        """The caller whose session this is; None: it is over, or its token is not in the file."""
+        """The caller whose session this is; None: it is over, or its token was withdrawn."""
         caller = self.sessions.caller(cookie)
         if caller is None:
             return None
@@ -100,7 +110,10 @@ class AdminAccess:
         return self._table.find(caller.digest)
 
     def address_of(self, request: Request) -> str:
-        """The address a request comes from: its peer, or what a trusted proxy says."""
+        """The address a request comes from: its peer, or what a trusted proxy forwarded.
+
+        At most 64 characters; empty where it is unknown.
+        """
         peer = request.client.host if request.client is not None else ""
         self._followed()
         if not self._networks:
@@ -111,7 +124,7 @@ class AdminAccess:
         return peer[:64]
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Counters of sign-ins and of orders, and how many sessions there are."""
+        """Prometheus counters of failed sign-ins and audited orders; the gauge of open sessions."""
         counted = self.limit.metrics()
         if self.audit is not None:
             counted |= self.audit.metrics()
@@ -132,7 +145,7 @@ class AdminAccess:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is this machine's own."""
+    """Whether an IP address (text) is a loopback one; False for text that is no address."""
     known = _parsed(address)
     return known is not None and known.is_loopback
 

@@ -28,7 +28,7 @@ _log = structlog.get_logger("holdfast.control.access")
 
 
 class AuditLog:
-    """Adds rows to the audit trail, and lists the newest."""
+    """Adds rows about orders to the audit trail in the store, and lists the newest."""
 
     def __init__(self, store: Store, wall: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -37,7 +37,10 @@ class AuditLog:
         self.lost_total = 0  # rows that the store had no room for
 
     def add(self, who: str, what: str, address: str, status: int, result: str) -> None:
-        """Store one audit row; a store that fails is logged and stops no order."""
+        """Store one audit row: who, what, from where, HTTP status, result. Never raises.
+
+        Long texts are shortened; rows that the store cannot keep are counted.
+        """
         row = StoredOrder(
             self._wall(), who, _short(what), address, status, _short(result), status in NOT_LET_IN
         )
@@ -50,11 +53,11 @@ class AuditLog:
         self.lost_total += not kept
 
     def listing(self, limit: int = LIMIT_DEFAULT) -> list[StoredOrder]:
-        """The newest rows, the newest last."""
+        """The newest rows, at most ``limit``, the newest last."""
         return self._store.orders(limit)
 
     def metrics(self) -> dict[str, float]:
-        """How many rows were added, and how many of them were lost."""
+        """Counters of audit rows added, and of those that could not be stored."""
         return {
             "admin_orders_total": self.rows_total,
             "admin_orders_unrecorded_total": self.lost_total,
@@ -62,12 +65,18 @@ class AuditLog:
 
 
 def belongs(path: str, status: int) -> bool:
-    """Whether a request that may change something gets a row in the audit trail."""
+    """Whether a request other than GET gets a row in the audit trail, by its path and status.
+
+    Accepted reports of facts and agents, and simulations (``/whatif``), get none.
+    """
     return path != "/whatif" and (status in NOT_LET_IN or not path.startswith(REPORTS))
 
 
 def result_of(status: int, body: bytes) -> str:
-    """What an answer says of an order, in its own words where it has some."""
+    """The result of an order for the audit trail: the answer's ``reason`` or ``error`` text.
+
+    Without one, ``done`` below status 400, else ``refused``.
+    """
     try:
         told = orjson.loads(body)
     except orjson.JSONDecodeError:

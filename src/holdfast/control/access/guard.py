@@ -43,7 +43,10 @@ Send = Callable[[Any], Awaitable[None]]
 
 
 class Guard:
-    """ASGI middleware that rejects requests without a permitted host, role or origin."""
+    """ASGI middleware of the admin port: refuses requests without permitted host, role or origin.
+
+    Orders by cookie also need the CSRF secret; all orders are written to the audit trail.
+    """
 
     def __init__(self, app: Any, *, access: AdminAccess) -> None:
         self._app = app
@@ -163,12 +166,12 @@ class _Answer:
 
 
 def json_answer(content: object, status: int = 200) -> Response:
-    """Build the HTTP response of the admin port with ``content`` as its JSON body."""
+    """An HTTP response with ``content`` as its JSON body, and this status."""
     return Response(orjson.dumps(content) + b"\n", status, media_type="application/json")
 
 
 def too_many(error: TooManyTriesError) -> Response:
-    """The response to a sign-in that is refused unseen: 429, with when to try again."""
+    """The response 429 to a caller with too many wrong tokens, with Retry-After."""
     response = json_answer({"error": str(error)}, 429)
     response.headers["retry-after"] = f"{error.wait_s:.0f}"
     return response

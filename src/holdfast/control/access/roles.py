@@ -17,7 +17,7 @@ from typing import Final
 
 
 class Role(StrEnum):
-    """What a caller of the admin port may do."""
+    """What a caller of the admin port may do; ``operate`` and ``chaos`` include reading."""
 
     READ = "read"
     OPERATE = "operate"
@@ -41,7 +41,7 @@ _NOBODY: Final[frozenset[Role]] = frozenset()
 
 
 def roles_for(method: str, path: str) -> frozenset[Role]:
-    """The roles that permit this request, any one of them; empty: the path is open to all."""
+    """The roles that permit this request, any one of them; empty: it needs no role."""
     if is_open(method, path):
         return _NOBODY
     if method in READING or path in _HARMLESS:

@@ -36,7 +36,10 @@ LINKS_MAX: Final = 16  # unused ones; the oldest goes first
 
 
 class Sessions:
-    """Keeps the sessions of browsers that signed in, and checks their cookies and CSRF secrets."""
+    """Keeps, in memory, the sessions of signed-in browsers and codes of sign-in links.
+
+    Checks cookies and CSRF secrets; only hashes of cookies and codes are kept.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -50,24 +53,33 @@ class Sessions:
         return len(self._open)
 
     def begin(self, caller: AdminCaller) -> str:
-        """Begin a session with the caller's roles; returns its cookie."""
+        """Begin a session of 12 hours for this caller and return its cookie.
+
+        If there are too many sessions the oldest ends.
+        """
         return _handed_out(self._open, caller, self._clock(), LASTS_S, SESSIONS_MAX)
 
     def sign_out(self, cookie: str) -> None:
-        """End the session of this cookie."""
+        """End the session of this cookie; unknown cookies are ignored."""
         self._open.pop(digest_of(cookie), None)
 
     def caller(self, cookie: str) -> AdminCaller | None:
-        """Whose session this cookie belongs to; None: it expired, or was never handed out."""
+        """Whose session this cookie belongs to; None: it expired or was never handed out.
+
+        Whether the caller's token is still valid is not checked here.
+        """
         until, caller = self._open.get(digest_of(cookie), (0.0, None))
         return caller if caller is not None and self._clock() < until else None
 
     def link(self, caller: AdminCaller) -> str:
-        """Make a code that signs in once, with the caller's roles."""
+        """Make a code for a sign-in link, with the caller's roles; valid once, for ten minutes."""
         return _handed_out(self._links, caller, self._clock(), LINK_S, LINKS_MAX)
 
     def redeem(self, code: str) -> AdminCaller | None:
-        """The caller of a sign-in link's code, which is used up; None: it is none, or too old."""
+        """Use up a sign-in link's code and return its caller; None: unknown, used or too old.
+
+        Begins no session.
+        """
         until, caller = self._links.pop(digest_of(code), (0.0, None))
         return caller if caller is not None and self._clock() < until else None
 
@@ -79,11 +91,14 @@ class Sessions:
 
     @property
     def open_csrf(self) -> str:
-        """The CSRF secret of pages that read without having signed in."""
+        """The CSRF secret of pages that read without having signed in; drawn at start."""
         return self._open_csrf
 
     def may_order(self, cookie: str | None, given: str) -> bool:
-        """Whether ``given`` is the CSRF secret of this cookie's session; None: of open pages."""
+        """Whether ``given`` is the CSRF secret of this cookie's session.
+
+        A cookie of None stands for pages that have not signed in.
+        """
         wanted = self._open_csrf if cookie is None else self.csrf(cookie)
         return wanted is not None and hmac.compare_digest(
             wanted.encode(), given.encode("utf-8", "surrogateescape")

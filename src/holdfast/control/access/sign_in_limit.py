@@ -26,7 +26,7 @@ _log = structlog.get_logger("holdfast.control.access")
 
 
 class TooManyTriesError(Exception):
-    """Too many wrong tokens came in a short time; signing in is refused for a while."""
+    """Too many wrong tokens came; ``wait_s`` says in how many seconds to try again."""
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"too many wrong tokens; try again in {wait_s:.0f} s")
@@ -55,7 +55,10 @@ class _Tries:
 
 
 class SignInLimit:
-    """Counts wrong tokens, and refuses further tries after too many."""
+    """Counts wrong tokens by address and altogether, and refuses further tries after too many.
+
+    It knows no tokens itself; callers report failures and successes.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -67,7 +70,10 @@ class SignInLimit:
         self.limited_total = 0  # tries that were refused unseen
 
     def check(self, address: str) -> None:
-        """Raise ``TooManyTriesError`` while this address, or everybody, has to wait."""
+        """Raise ``TooManyTriesError`` while this address, or everybody, has to wait.
+
+        A refused try is counted and may be logged. Call it before a token is looked at.
+        """
         now = self._clock()
         tries = self._tries.get(address)
         wait_s = max(tries.wait_s(now) if tries is not None else 0.0, self._all_tries.wait_s(now))
@@ -77,7 +83,7 @@ class SignInLimit:
             raise TooManyTriesError(max(1.0, wait_s))
 
     def failed(self, address: str) -> None:
-        """Count one wrong token of this address."""
+        """Count one wrong token of this address; logs at most one line in ten seconds."""
         now = self._clock()
         self.failed_total += 1
         tries = self._tries.get(address)
@@ -92,11 +98,11 @@ class SignInLimit:
         self._tell(address, now)
 
     def succeeded(self, address: str) -> None:
-        """Forget the wrong tokens of an address that has shown a right one."""
+        """Forget the wrong tokens of an address that sent a right one; the overall count stays."""
         self._tries.pop(address, None)
 
     def metrics(self) -> dict[str, float]:
-        """How many tokens were wrong, and how many tries were refused unseen."""
+        """Counters of wrong tokens, and of tries refused without looking at the token."""
         return {
             "admin_sign_ins_failed_total": self.failed_total,
             "admin_sign_ins_limited_total": self.limited_total,

@@ -19,14 +19,14 @@ ADMIN: Final = "admin"  # the holder of admin.token
 
 @dataclass(slots=True, frozen=True)
 class AdminCaller:
-    """Who asks, by the name of the token, and what the caller may do."""
+    """Who asks, by the name of the token, with the caller's roles."""
 
     name: str
     roles: frozenset[Role]
     digest: bytes = field(default=b"", repr=False)  # of the token
 
     def may(self, needed: frozenset[Role]) -> bool:
-        """Whether one of the needed roles is there; whoever may give orders may read."""
+        """Whether the caller has one of the needed roles; any role at all permits reading."""
         return bool(self.roles & needed) or (Role.READ in needed and bool(self.roles))
 
 
@@ -36,13 +36,13 @@ ANYBODY: Final = AdminCaller(
 
 
 class TokenTable:
-    """Finds the caller of a token."""
+    """Maps hashes of admin tokens to their callers, compared in constant time."""
 
     def __init__(self, callers: Iterable[AdminCaller]) -> None:
         self._callers = tuple(callers)
 
     def find(self, digest: bytes) -> AdminCaller | None:
-        """The caller whose token has this hash; None: nobody's has."""
+        """The caller whose token has this SHA-256 digest; None: nobody's has."""
         found = None
         for caller in self._callers:
             if hmac.compare_digest(caller.digest, digest):
@@ -51,7 +51,10 @@ class TokenTable:
 
 
 def tokens_of(section: AdminSection) -> TokenTable:
-    """The tokens that a fleet file names: ``admin.token`` with all roles, and ``admin.tokens``."""
+    """The table of tokens that a fleet file names.
+
+    ``admin.token`` has all roles, each of ``admin.tokens`` its own; the local token is not in it.
+    """
     callers = [
         AdminCaller(one.name, frozenset(map(Role, one.roles)), digest_of_hash(one.token))
         for one in section.tokens
@@ -62,7 +65,7 @@ def tokens_of(section: AdminSection) -> TokenTable:
 
 
 def digest_of(token: str) -> bytes:
-    """The SHA-256 of a token, as the table keeps it."""
+    """The SHA-256 digest (32 bytes) of a token, cookie or code, as it is kept."""
     return sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 

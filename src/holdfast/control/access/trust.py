@@ -66,9 +66,10 @@ class _Exactly(ssl.SSLContext):
 def trusting(
     url: str, ca: Path | None = None, certificate: Path | None = None
 ) -> ssl.SSLContext | None:
-    """Build the TLS context for connecting to ``url``; None for plain HTTP.
+    """Build the TLS context with which to connect to ``url``; None for plain HTTP.
 
-    Raises ``ConfigError`` where a file cannot be used.
+    ``ca`` is trusted alone; ``certificate`` is pinned exactly on loopback, and else added to the
+    system's authorities. Raises ``ConfigError`` where a file cannot be used.
     """
     if urlsplit(url).scheme != "https":
         return None
@@ -94,7 +95,7 @@ def trusting(
 
 
 def is_loopback(url: str) -> bool:
-    """Whether the URL's host is a loopback address, so that it can only be this machine."""
+    """Whether the URL's host is ``localhost`` or a loopback address; no name is resolved."""
     host = urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

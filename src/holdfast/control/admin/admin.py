@@ -57,10 +57,16 @@ _NO_LOG: Final = "Holdfast did not start this replica and has no log of it"
 
 
 class IncidentAnswers(BaselineAnswers, Protocol):
-    """What the admin port asks about incidents: list, read, export, close; and of baselines."""
+    """The questions and orders of the admin port about incidents and baselines.
+
+    ``IncidentTracker`` implements it.
+    """
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
-        """The latest incidents, newest last, without evidence, consequences and timeline."""
+        """The latest incidents, newest last, with counts in place of their long parts.
+
+        ``stage`` is ``open`` (all not closed), ``mending``, ``closed`` or None for all.
+        """
 
     def get(self, name: str) -> dict[str, Any] | None:
         """One incident with all its parts; None: there is no such incident."""
@@ -69,10 +75,10 @@ class IncidentAnswers(BaselineAnswers, Protocol):
         """One incident and its facts as lines of JSON, for a replay; None: no such incident."""
 
     def versions(self) -> list[VersionLine]:
-        """What each replica runs on, where it differs from its deployment, and warnings."""
+        """One line per replica: what it runs on, how it differs from its peers, and warnings."""
 
     def close(self, name: str) -> tuple[bool, str]:
-        """Close an incident on an operator's order; whether that was done, and why (not)."""
+        """Close an incident on an operator's order; whether it was open, and a sentence."""
 
 
 class AdminAnswers(Protocol):
@@ -84,29 +90,29 @@ class AdminAnswers(Protocol):
 
     @property
     def incidents(self) -> IncidentAnswers:
-        """The incidents of this control."""
+        """The incidents, open and stored, which can also be closed."""
 
     @property
     def view(self) -> LiveView:
-        """The joined view of all layers."""
+        """The joined view of replicas, hosts and queues."""
 
     def problems(self) -> list[str]:
-        """The reasons why the fleet file, as it is on disk now, was refused."""
+        """Why the fleet file on disk was refused, one text each; empty: it is the one in use."""
 
     def ready(self) -> tuple[bool, str]:
-        """Whether some gateway accepts requests, and why (not)."""
+        """Whether some gateway is ready and heard from lately, and the text for ``/readyz``."""
 
     def replica_ready(self, model: str, replica_id: str) -> Decision | None:
-        """What a replica's readiness probe is to be told; None: no such replica."""
+        """What a replica's readiness probe shall say, with the reason; None: no such replica."""
 
     def model_ready(self, model: str) -> tuple[bool, str]:
-        """Whether a ready replica of this model exists, and why (not)."""
+        """Whether a replica of this model is READY, and why (not); False for unknown models."""
 
     def status(self) -> StatusAnswer:
-        """The state of gateways, replicas and models, and the config that runs."""
+        """The answer to ``/status``: gateways, replicas, models, config problems and so on."""
 
     def events(self, limit: int = EVENTS_DEFAULT, replica: str | None = None) -> list[Happened]:
-        """The newest events, the oldest of them first; those of one replica where one is named."""
+        """The newest stored events, at most ``limit``, the newest last; all or of one replica."""
 
     def gpus(self) -> dict[str, Any]:
         """The last report of this host's GPUs; asking the driver now would block the loop."""
@@ -115,48 +121,54 @@ class AdminAnswers(Protocol):
         """GPU-seconds, tokens and their price since this control began."""
 
     def keys(self) -> dict[str, Any]:
-        """The API keys of all tenants with their end and last use, never the key itself."""
+        """All tenants' API keys by name, with expiry and last use; never the key itself."""
 
     def metrics(self) -> str:
-        """All counters and gauges as Prometheus text."""
+        """All counters and gauges of control and the gateways as Prometheus text."""
 
     def log_path(self, replica_id: str) -> Path | None:
-        """The log file of a replica that control launched; None: control did not launch it."""
+        """The path of a launched replica's log file; None: not launched here, or no log file."""
 
     def canaries(self, replica_id: str) -> list[CanaryLine]:
-        """The results of a replica's last canaries, the newest last."""
+        """The results of a replica's last canaries, at most 20, the newest last."""
 
     async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
-        """The last log lines of a replica that a platform runs; None: no platform has its log."""
+        """Fetch a replica's last log lines from its platform; None: no platform has its log."""
 
     async def explain(self, request_id: str) -> bytes | None:
-        """The recorded story of one request as JSON; None: no gateway has it."""
+        """The recorded story of a recent request as JSON; None: no gateway has it."""
 
     async def reload(self) -> bool:
-        """Read the fleet file again; whether it was accepted."""
+        """Read the fleet file now and apply it; False if it was refused."""
 
     async def drain(self, replica_id: str) -> tuple[bool, str]:
-        """Send no new requests to a replica and let it finish those it has."""
+        """Order a replica drained: no new requests, and out of service until undrained."""
 
     async def undrain(self, replica_id: str) -> tuple[bool, str]:
-        """Put a drained replica back into service."""
+        """Order a drained replica back into service."""
 
     async def restart(self, replica_id: str) -> tuple[bool, str]:
-        """Drain a replica and then start its process again."""
+        """Order a replica drained and its process started again."""
 
     async def disturb(
         self, replica_id: str, kind: str, seconds: float, url: str
     ) -> tuple[bool, str]:
-        """Disturb a replica on purpose (chaos test) for so many seconds."""
+        """Begin a deliberate failure of a replica (chaos test) for some seconds.
+
+        Raises ``ChaosDisabledError`` where the fleet file does not enable chaos.
+        """
 
     async def undisturb(self, replica_id: str) -> tuple[bool, str]:
-        """End the disturbance of a replica; ``False`` if there is none."""
+        """End the deliberate failure of a replica; False if there is none."""
 
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
-        """Set the wanted number of replicas of a model."""
+        """Set the wanted number of replicas of a launched model."""
 
     def report(self, report: object) -> int:
-        """Accept facts that another source reports, all or none; returns how many."""
+        """Accept the facts of a report, all or none; return how many.
+
+        Raises ``BadReportError`` or ``TooMuchError``.
+        """
 
 
 def build_admin(
@@ -166,9 +178,10 @@ def build_admin(
     *,
     access: AdminAccess | None = None,
 ) -> Starlette:
-    """Build the ASGI application of the admin port.
+    """Build the ASGI application of the admin port: its routes behind the ``Guard``.
 
-    ``more`` are further routes; ``access`` knows who may do what, by default of this section.
+    ``more`` are further routes, guarded, too; ``access`` knows who may do what, by default as
+    ``section`` says.
     """
     access = access or AdminAccess(lambda: section)
     app = Starlette(

@@ -21,20 +21,23 @@ WHY_MAX: Final = 200  # characters; the audit trail keeps 300 of a whole result
 
 
 class BaselineAnswers(Protocol):
-    """What the admin port asks and orders about baselines of healthy answers."""
+    """The questions and orders of the admin port about baselines of healthy answers."""
 
     def baselines_of(self, model: str) -> list[dict[str, Any]]:
-        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        """Each answer baseline of a model, learned or being learned, with its latest answers."""
 
     def accept_baselines(self, model: str, why: str) -> tuple[bool, str]:
-        """Make the latest answers of a model its baselines; whether any was, and what was done."""
+        """Make the latest answers of a model its baselines; whether any was, and a text."""
 
     def reset_baselines(self, model: str, why: str) -> tuple[bool, str]:
-        """Drop the baselines of a model and learn them anew; whether any was, and what was done."""
+        """Drop the baselines of a model, to be learned anew; whether any was, and a text."""
 
 
 def baseline_routes(answers: Callable[[], BaselineAnswers]) -> list[Route]:
-    """The routes of the pages about baselines."""
+    """The routes below ``/models/MODEL/baseline``: show, accept and reset.
+
+    Accept and reset need a JSON body with ``why``; ``answers`` is called for each request.
+    """
 
     async def show(request: Request) -> Response:
         found = answers().baselines_of(request.path_params["model"])

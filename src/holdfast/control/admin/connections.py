@@ -35,7 +35,10 @@ Waiting = dict["AdminConnection", int]  # since when; the oldest first
 
 
 class AdminConnections:
-    """All connections of the admin port, by what they wait for; its owner must call ``sweep``."""
+    """All connections of the admin port, by what they wait for, with their limits.
+
+    Its owner must call ``sweep`` about once a second.
+    """
 
     def __init__(
         self,
@@ -57,14 +60,18 @@ class AdminConnections:
         self.closed = dict.fromkeys(("evicted", "head", "head_size", "body", "slow_reader"), 0)
 
     def has_place(self, unfinished: int) -> bool:
-        """Whether another connection may be accepted.
+        """Whether another connection may be accepted within the limit.
 
-        ``unfinished``: accepted ones whose handshake is not complete.
+        ``unfinished``: accepted ones whose TLS handshake is not complete; they count, too.
         """
         return len(self.connections) + unfinished < self._most
 
     def make_place(self) -> bool:
-        """Close a connection that stands still, so that another has its place; whether one did."""
+        """Close one connection without progress for 250 ms, so that another fits; False: none.
+
+        First the oldest without a request, then the one that waits longest in a head, a body or an
+        unread answer.
+        """
         now = self.now_ns()
         still = self.newcomers.oldest(now)
         if still is None:
@@ -75,7 +82,10 @@ class AdminConnections:
         return True
 
     def sweep(self) -> None:
-        """Close what has stood still for too long. To be called about once a second."""
+        """Close connections whose head, body or unread answer made no progress for too long.
+
+        To be called about once a second.
+        """
         now, config = self.now_ns(), self.config
         for reason, table, limit_s in (
             ("head", self.silent, config.header_s),
@@ -92,14 +102,14 @@ class AdminConnections:
                 late.give_up("slow_reader")
 
     def counters(self) -> dict[str, float]:
-        """How many connections were closed, by the reason."""
+        """Prometheus counters of connections closed here, by reason."""
         return {
             f'admin_connections_closed_total{{reason="{reason}"}}': float(count)
             for reason, count in self.closed.items()
         }
 
     def came(self, connection: "AdminConnection", address: str) -> None:
-        """Register a new connection; the oldest newcomer may have to go for it."""
+        """Register a new connection; if too many sent no request yet, close the oldest of them."""
         now = self.now_ns()
         self.connections.add(connection)
         self.silent[connection] = now
@@ -108,7 +118,7 @@ class AdminConnections:
             crowded.give_up("evicted")
 
     def left(self, connection: "AdminConnection") -> None:
-        """Remove a connection that is closed."""
+        """Remove a connection from all tables; called when it is closed or given up."""
         self.connections.discard(connection)
         self.newcomers.left(connection)
         for table in (self.silent, self.heads, self.bodies, self.slow):
@@ -116,7 +126,7 @@ class AdminConnections:
 
 
 class AdminConnection(HttpToolsProtocol):
-    """One connection of the admin port: uvicorn's protocol, with a note of what it waits for."""
+    """One connection of the admin port: uvicorn's protocol that records what it waits for."""
 
     def __init__(self, bounds: AdminConnections, **given: Any) -> None:
         super().__init__(**given)
@@ -128,18 +138,21 @@ class AdminConnection(HttpToolsProtocol):
         self._certified: frozenset[str] = frozenset()  # names of the caller's certificate
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection."""
+        """Read the names of the client's certificate and register the connection (asyncio)."""
         super().connection_made(cast("asyncio.Transport", transport))
         self._certified = names_of(transport.get_extra_info("peercert"))
         self._bounds.came(self, self.client[0] if self.client else "")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Remove the connection."""
+        """Remove the connection from the tables (asyncio callback)."""
         self._bounds.left(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes; note whether a head or a body is left incomplete."""
+        """Parse bytes, and note since when a head or body is incomplete (asyncio callback).
+
+        A head above the size limit is answered 431 and closed.
+        """
         bounds = self._bounds
         if bounds.silent.pop(self, None) is not None:
             self._in_head = True  # until the parser says otherwise
@@ -156,7 +169,7 @@ class AdminConnection(HttpToolsProtocol):
             bounds.bodies[self] = bounds.now_ns()
 
     def on_message_begin(self) -> None:
-        """Note that a head has begun (callback of the parser)."""
+        """Note that a head has begun (parser callback); pass on the certificate's names."""
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
@@ -164,7 +177,7 @@ class AdminConnection(HttpToolsProtocol):
             self.scope[CERTIFIED] = self._certified  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
-        """Note that the head is complete (callback of the parser)."""
+        """Note that the head is complete and a body may follow (parser callback)."""
         bounds = self._bounds
         self._in_head = False
         self._in_body = True
@@ -173,29 +186,35 @@ class AdminConnection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """Note that the request is complete (callback of the parser)."""
+        """Note that the request's body is complete (parser callback)."""
         self._in_body = False
         self._bounds.bodies.pop(self, None)
         super().on_message_complete()
 
     def pause_writing(self) -> None:
-        """Note that the client does not read."""
+        """Note that the client does not read its answer, and since when (asyncio callback)."""
         self._unsent = self.transport.get_write_buffer_size()
         self._bounds.slow[self] = self._bounds.now_ns()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        """Note that the client reads again."""
+        """Note that the client reads again (asyncio callback)."""
         self._bounds.slow.pop(self, None)
         super().resume_writing()
 
     def reads_on(self) -> bool:
-        """Whether the client has read something since the last call, or since it was paused."""
+        """Whether the write buffer shrank since the last call, or since writing was paused.
+
+        Stores its present size for the next call.
+        """
         before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
         return self._unsent < before
 
     def give_up(self, reason: str, answer: bytes = _TIMEOUT) -> None:
-        """Close the connection, with an answer where none was begun, and count the reason."""
+        """Close the connection and count the reason.
+
+        Sends ``answer`` (by default 408) first, unless a response is under way: then it is aborted.
+        """
         bounds = self._bounds
         bounds.closed[reason] += 1
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request

@@ -20,14 +20,17 @@ _PIECE: Final = 64 << 10
 
 
 class LogReader:
-    """Reads one log file: its last lines, then what is appended, across rotations."""
+    """Reads one log file: its last lines, then what is appended, across rotations. Blocks."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
 
     def tail(self, lines: int) -> bytes:
-        """Return the last lines, at most 1 MiB, from this file and, if needed, the rotated one."""
+        """Return the last lines, at most 1 MiB, from this file and, if needed, the rotated one.
+
+        Empty where there is no file. ``more`` goes on from its end.
+        """
         self.close()
         self._file = _open(self.path)
         text = _end_of(self._file, BYTES_MAX) if self._file is not None else b""
@@ -53,7 +56,7 @@ class LogReader:
         return self._file.read(_PIECE) if self._file is not None else b""
 
     def close(self) -> None:
-        """Close the log file."""
+        """Close the log file, if it is open; a later read opens it again."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -71,9 +74,10 @@ class LogReader:
 
 
 async def follow(log_path: Callable[[], Path | None], lines: int) -> AsyncGenerator[bytes]:
-    """Yield the last lines and then what is appended, until ``log_path`` returns None.
+    """Yield the last lines of a log and then what is appended, until ``log_path`` returns None.
 
-    Empty pieces are yielded too: sending one is how a client that has disconnected is noticed.
+    ``log_path`` is called again and again. Empty pieces are yielded too: sending one is how a
+    client that has disconnected is noticed.
     """
     path = log_path()
     reader: LogReader | None = None
@@ -96,7 +100,7 @@ async def follow(log_path: Callable[[], Path | None], lines: int) -> AsyncGenera
 
 
 def read_tail(path: Path, lines: int) -> bytes:
-    """Return the last lines of a log file."""
+    """Return the last lines of a log file, at most 1 MiB; empty where there is none. Blocks."""
     reader = LogReader(path)
     try:
         return reader.tail(lines)

@@ -524,7 +524,7 @@ def _reports() -> _Data:
 
 
 def openapi_document() -> dict[str, Any]:
-    """Build the OpenAPI document of the admin port as plain data."""
+    """Build the OpenAPI 3.1 document of the admin port as plain data, for ``/openapi.json``."""
     return {
         "openapi": "3.1.0",
         "info": {

@@ -31,20 +31,20 @@ Epoch = Annotated[int, Meta(description="The number of the config that runs.")]
 
 
 class RefusalAnswer(TypedDict):
-    """Why a request was refused."""
+    """The JSON body of every refusal (4xx, 5xx): ``error`` says why, for people."""
 
     error: str
 
 
 class TakenAnswer(TypedDict):
-    """Whether an order was accepted, and why (not)."""
+    """The JSON body of an accepted order (202): it has begun, and ``reason`` says what follows."""
 
     accepted: bool
     reason: str
 
 
 class ReplicaReadyAnswer(TypedDict):
-    """What the readiness probe of a replica is to be told; of one that nobody knows, only that."""
+    """What a replica's readiness probe shall say; ``ready`` and ``why`` only if it is known."""
 
     replica: str
     known: bool
@@ -53,13 +53,13 @@ class ReplicaReadyAnswer(TypedDict):
 
 
 class ScaleOrder(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of an order to scale a model."""
+    """The body of an order to scale a model: the wanted number of replicas, 0 to 256."""
 
     replicas: Annotated[int, Meta(description="How many are wanted.", ge=0, le=256)]
 
 
 class BaselineOrder(msgspec.Struct):
-    """The body of an order about baselines."""
+    """The body of an order to accept or reset a model's baselines: the reason for it."""
 
     why: Annotated[
         str, Meta(description="The reason, for the audit trail.", min_length=1, max_length=200)
@@ -67,7 +67,7 @@ class BaselineOrder(msgspec.Struct):
 
 
 class BaselineLine(TypedDict):
-    """One baseline of a model, frozen or being learned, beside the latest answers."""
+    """One answer baseline of a model (frozen or being learned), with its latest answers."""
 
     revision: str
     statistic: Annotated[str, Meta(description="`length`, `score`, or of a tensor `NAME.mean`.")]
@@ -86,19 +86,19 @@ class BaselineLine(TypedDict):
 
 
 class BaselineAnswer(TypedDict):
-    """The baselines of one model."""
+    """The answer about one model's baselines: one line for each."""
 
     baselines: list[BaselineLine]
 
 
 class VersionsAnswer(TypedDict):
-    """The versions of all replicas."""
+    """The answer of ``/versions``: what each replica runs on, with differences and warnings."""
 
     versions: list[VersionLine]
 
 
 class DisturbOrder(msgspec.Struct):
-    """The body of an order to make trouble on purpose."""
+    """The body of an order to disturb a replica on purpose: kind, seconds, URL of a detour."""
 
     kind: Annotated[
         str, Meta(description="What is to go wrong.", extra_json_schema={"enum": list(KINDS_MADE)})
@@ -108,7 +108,7 @@ class DisturbOrder(msgspec.Struct):
 
 
 class ReloadAnswer(TypedDict):
-    """Whether the fleet file was accepted."""
+    """The answer to a reload: whether the fleet file was accepted, the epoch, its problems."""
 
     accepted: bool
     epoch: Epoch
@@ -116,7 +116,7 @@ class ReloadAnswer(TypedDict):
 
 
 class ReplicaStatus(TypedDict):
-    """The state of one replica in ``/status``."""
+    """One replica in ``/status``: state, routing, process, load and figures; null is unknown."""
 
     id: str
     model: str
@@ -156,7 +156,10 @@ class ReplicaStatus(TypedDict):
 
 
 class ProcessStatus(TypedDict):
-    """One process of Holdfast itself, as its supervisor (and that one, as control) judged it."""
+    """One Holdfast process and its condition, as judged by its supervisor.
+
+    The supervisor itself is judged by control.
+    """
 
     name: Annotated[str, Meta(description="`supervisor`, `control` or `gateway-N`.")]
     pid: int
@@ -167,14 +170,14 @@ class ProcessStatus(TypedDict):
 
 
 class GpuSummary(TypedDict):
-    """Whether control's host has GPUs."""
+    """Whether control's host has GPUs, and how many, or why none can be seen."""
 
     available: bool
     reason: Annotated[str, Meta(description="How many, or why none can be seen.")]
 
 
 class StatusAnswer(TypedDict):
-    """The state of gateways, replicas and models, and the config that runs."""
+    """The answer of ``/status``: gateways, replicas, models, config problems and counts."""
 
     control: str
     epoch: Epoch
@@ -199,13 +202,13 @@ class StatusAnswer(TypedDict):
 
 
 class AuditAnswer(TypedDict):
-    """The newest orders to the admin port, the newest last."""
+    """The answer of ``/audit``: the newest orders to the admin port, the newest last."""
 
     orders: list[StoredOrder]
 
 
 class AboutPart(TypedDict):
-    """What an incident or a piece of evidence concerns."""
+    """What an incident or a piece of evidence concerns; members that do not apply are empty."""
 
     replica: str
     model: str
@@ -215,7 +218,7 @@ class AboutPart(TypedDict):
 
 
 class EvidencePart(TypedDict):
-    """One piece of evidence."""
+    """One piece of evidence: its sign, what it concerns, when, from where, text and numbers."""
 
     sign: str
     about: AboutPart
@@ -226,7 +229,7 @@ class EvidencePart(TypedDict):
 
 
 class TimelinePart(TypedDict):
-    """One entry of an incident's timeline."""
+    """One entry of an incident's timeline: when, what happened, to what, and a sentence."""
 
     at: Time
     what: str
@@ -262,7 +265,7 @@ Count = Annotated[int, Meta(description="How many the whole one has.")]
 
 
 class IncidentLine(_IncidentHead):
-    """An incident in a list, without its long parts."""
+    """An incident in a list, with counts in place of evidence, consequences and timeline."""
 
     evidence_count: NotRequired[Count]
     consequences_count: NotRequired[Count]
@@ -270,7 +273,7 @@ class IncidentLine(_IncidentHead):
 
 
 class IncidentAnswer(_IncidentHead):
-    """An incident with its evidence and its timeline."""
+    """One incident with its evidence, consequences and timeline."""
 
     evidence: list[EvidencePart]
     consequences: list[EvidencePart]
@@ -278,19 +281,19 @@ class IncidentAnswer(_IncidentHead):
 
 
 class IncidentsAnswer(TypedDict):
-    """The latest incidents."""
+    """The answer of ``/incidents``: the latest incidents, the newest last."""
 
     incidents: list[IncidentLine]
 
 
 class EventsAnswer(TypedDict):
-    """The newest events."""
+    """The answer of ``/events``: the newest events, the newest last."""
 
     events: list[Happened]
 
 
 class CanaryLine(TypedDict):
-    """The result of one canary."""
+    """The result of one canary: when, verdict, why, latency; never the answer itself."""
 
     at: Time
     verdict: Annotated[
@@ -301,13 +304,13 @@ class CanaryLine(TypedDict):
 
 
 class CanariesAnswer(TypedDict):
-    """The results of a replica's last canaries."""
+    """The results of a replica's last canaries, at most 20, the newest last."""
 
     canaries: list[CanaryLine]
 
 
 class CostAnswer(TypedDict):
-    """GPU-seconds, tokens and their price."""
+    """The answer of ``/cost``: GPU-seconds, tokens and their price since control began."""
 
     currency: str
     since: Time
@@ -320,7 +323,7 @@ class CostAnswer(TypedDict):
 
 
 class KeyLine(TypedDict):
-    """One API key of a tenant: its name, its end and its last use."""
+    """One API key of a tenant: its name, expiry and last use; never the key itself."""
 
     tenant: str
     id: Annotated[str, Meta(description="As the fleet file says, or the start of its hash.")]
@@ -340,7 +343,7 @@ class KeysAnswer(TypedDict):
 
 
 class FactReport(TypedDict):
-    """One fact: its kind, and the fields of that kind."""
+    """One reported fact: its kind, and beside it the fields of that kind."""
 
     kind: Annotated[
         str,
@@ -349,38 +352,38 @@ class FactReport(TypedDict):
 
 
 class FactsReport(TypedDict):
-    """Facts that another source reports."""
+    """The body of ``POST /facts``: 1 to 1,000 facts, taken all or none."""
 
     facts: Annotated[list[FactReport], Meta(min_length=1, max_length=FACTS_MAX)]
 
 
 class FactsTaken(TypedDict):
-    """How many facts were accepted."""
+    """The answer to ``POST /facts``: how many facts were accepted."""
 
     taken: Annotated[int, Meta(description="How many facts.")]
 
 
 class AgentReportTaken(TypedDict):
-    """Whether an agent's report was accepted."""
+    """The answer to an agent's accepted report; ``taken`` is true."""
 
     taken: bool
 
 
 class AgentsAnswer(TypedDict):
-    """The agents that report, each with the age of its last report."""
+    """The answer of ``/agents``: the agents that report, each with its last report's age."""
 
     agents: list[dict[str, Any]]
 
 
 class SeriesNamesAnswer(TypedDict):
-    """Names of stored time series, in order."""
+    """One page of names of stored time series, in order; ``more``: further ones follow."""
 
     series: list[str]
     more: bool
 
 
 class SeriesAnswer(TypedDict):
-    """Points of stored time series."""
+    """The answer of ``/history``: rows of time and value by series, and the step between."""
 
     series: Annotated[dict[str, Any], Meta(description="Rows of a time and a value, by name.")]
     since: float
@@ -460,7 +463,7 @@ _UNITS: Final = {
 
 
 def schemas() -> dict[str, Any]:
-    """All schemas, by the names that ``SERVED`` and ``ROWS`` give their types."""
+    """JSON schemas of all answers and bodies, by their names in ``SERVED`` and ``ROWS``."""
     kinds = SERVED | ROWS
     references, derived = msgspec.json.schema_components(kinds.values(), ref_template="{name}")
     # By what msgspec calls them; it answers in the order of what it was given.

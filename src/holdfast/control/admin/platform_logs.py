@@ -20,13 +20,17 @@ ASKED_MAX: Final = 4  # at a time: the platform is there for others, too
 
 
 class PlatformLogs:
-    """Fetches the last log lines of replicas from the platforms that run them."""
+    """Fetches the last log lines of replicas from their platforms, at most four at a time."""
 
     def __init__(self) -> None:
         self._asked = 0
 
     async def tail(self, source: Tailed, placed_id: str, lines: int) -> bytes:
-        """Fetch the last lines, at most 1 MiB; ``UnreadableError``: the platform gives none."""
+        """Ask the platform for the last lines of a log, at most 1 MiB; keeps nothing.
+
+        Raises ``UnreadableError`` where the platform gives none, does not answer in 10 s, or four
+        other logs are being read.
+        """
         if self._asked >= ASKED_MAX:
             raise UnreadableError(f"{self._asked} such logs are being read already", 503)
         self._asked += 1
@@ -48,9 +52,10 @@ def placed_at(
     replica_id: str,
     url: str,
 ) -> tuple[Tailed, str] | None:
-    """Find the source that has a replica's log, and the id there: by discovery, else by URL.
+    """Find the platform source that has a replica's log, and the replica's id there.
 
-    Of several rows at one URL a running one is taken, and of those the youngest: the others ended.
+    By discovery, else by a row with its id or URL, running and young ones first. None: no source
+    that can read logs has it.
     """
     named = [where for where, own in pods.items() if own == replica_id]
     listed = sorted(

@@ -14,7 +14,10 @@ from holdfast.core.intake.descriptors import OwnResource
 
 
 class AdminServer(uvicorn.Server):
-    """uvicorn that leaves signals to control, bounds connections, and wakes once a second."""
+    """uvicorn for the admin port: no signal handlers, bounded connections, one sweep a second.
+
+    It ends when ``stopping`` is done.
+    """
 
     def __init__(
         self,
@@ -29,11 +32,17 @@ class AdminServer(uvicorn.Server):
         self._on_shortage = on_shortage
 
     def capture_signals(self) -> Any:
-        """Leave signals alone: control handles them."""
+        """Return a context manager that does nothing: control handles signals itself.
+
+        Replaces uvicorn's own.
+        """
         return contextlib.nullcontext()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections on these sockets."""
+        """Run the app's startup, then accept connections on these bound sockets.
+
+        Connections and TLS handshakes are limited. Replaces uvicorn's own; ``serve`` calls it.
+        """
         await self.lifespan.startup()
         loop, limits = asyncio.get_running_loop(), self._bounds.config
         acceptors = [
@@ -63,7 +72,10 @@ class AdminServer(uvicorn.Server):
         )
 
     async def main_loop(self) -> None:
-        """Close connections that stand still, once a second, until the end."""
+        """Each second, close connections that made no progress for too long, until the end.
+
+        Replaces uvicorn's own.
+        """
         while not await self.on_tick(0):
             self._bounds.sweep()
             await asyncio.wait({self._stopping}, timeout=1.0)

@@ -49,7 +49,7 @@ EXPLAIN_S: Final = 1.0  # gateways answer from memory; one that is silent for so
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class AdminParts:
-    """The parts of control that the service reads and gives orders to."""
+    """The parts of control that ``AdminService`` reads and gives orders to; it has no behaviour."""
 
     access: AdminAccess
     control_id: str
@@ -78,7 +78,7 @@ class AdminParts:
 
 
 class AdminService:
-    """Implements the admin port's questions and orders on the parts of control."""
+    """Answers the admin port's questions from memory and passes its orders to control's parts."""
 
     def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
@@ -89,13 +89,16 @@ class AdminService:
 
     @property
     def view(self) -> LiveView:
-        """The joined view of all layers."""
+        """The joined view of replicas, hosts and queues (``LiveView``), for its HTTP routes."""
         return self._parts.view
 
     # --- questions -------------------------------------------------------------------------------
 
     def ready(self) -> tuple[bool, str]:
-        """Whether some gateway accepts requests, and why (not)."""
+        """Whether some gateway is ready and heard from lately, and the text for ``/readyz``.
+
+        If so, the text also names frozen Holdfast processes.
+        """
         gateways = list(self._parts.hub.gateways.values())
         if any(gateway.serves for gateway in gateways):
             worries = self._parts.serving_processes.worries()
@@ -104,14 +107,18 @@ class AdminService:
         return False, "; ".join(reasons[:4] or ["no gateway is connected"])
 
     def model_ready(self, model: str) -> tuple[bool, str]:
-        """Whether a ready replica of this model exists, and why (not)."""
+        """Whether a replica of this model is READY, and why (not); False for unknown models."""
         if model not in {one.name for one in self._parts.source.file.models}:
             return False, "no such model"
         ready = self._parts.loop.ready(model)
         return ready, "ready" if ready else "no replica is ready"
 
     def replica_ready(self, model: str, replica_id: str) -> Decision | None:
-        """What the platform's readiness probe of a replica is to be told; None: no such replica."""
+        """What a replica's readiness probe shall say, with the reason; None: no such replica.
+
+        Not ready where it gets no requests; on mere suspicion only for a bounded share of its pool.
+        Cached for each published view.
+        """
         view, share_max = self._parts.loop.view, self._parts.source.file.fleet.ejection.share_max
         if view is None:
             return None
@@ -126,12 +133,15 @@ class AdminService:
         return told.get(replica_id)
 
     def events(self, limit: int = 1_000, replica: str | None = None) -> list[Happened]:
-        """The newest events, the newest last; those of one replica where one is named."""
+        """The newest stored events, at most ``limit``, the newest last; all or of one replica."""
         found = self._parts.store.events(limit, replica)
         return [Happened(e.at, e.model, e.replica, e.what, e.reason, e.kind) for e in found]
 
     def canaries(self, replica_id: str) -> list[CanaryLine]:
-        """The results of a replica's last canaries, the newest last."""
+        """The results of a replica's last canaries, the newest last.
+
+        Raises ``UnknownReplicaError``.
+        """
         if replica_id not in self._parts.loop.deployed:
             raise UnknownReplicaError(replica_id)
         found = self._parts.loop.canaries(replica_id)
@@ -141,7 +151,7 @@ class AdminService:
         ]
 
     def status(self) -> StatusAnswer:
-        """The state of gateways, replicas and models, and the config that runs."""
+        """The answer to ``/status``: gateways, replicas, models, config problems and so on."""
         sampler = self._parts.sampler()
         return {
             "control": self._parts.control_id,
@@ -162,15 +172,18 @@ class AdminService:
 
     @property
     def incidents(self) -> IncidentTracker:
-        """The incidents of this control and the actions taken on them."""
+        """The tracker of all incidents, open and stored, which can also close them."""
         return self._parts.lookout.incidents
 
     def report(self, report: object) -> int:
-        """Accept facts that another source reports, all or none; returns how many."""
+        """Accept the facts of a ``POST /facts`` body, all or none; return how many.
+
+        Raises ``BadReportError`` or ``TooMuchError``.
+        """
         return self._parts.lookout.reported.take(report)
 
     def gpus(self) -> dict[str, Any]:
-        """The last report of this host's GPUs, as plain data."""
+        """The last report of this host's GPUs, as plain data; the driver is not asked now."""
         return self._parts.gpus.report()
 
     def metrics(self) -> str:
@@ -213,36 +226,50 @@ class AdminService:
         return render(counters, gauges)
 
     def keys(self) -> dict[str, Any]:
-        """The API keys of all tenants with their end and last use, never the key itself."""
+        """All tenants' API keys by name, with expiry and last use; never the key itself."""
         return self._parts.key_uses.listing()
 
     def cost(self) -> dict[str, Any]:
-        """GPU-seconds, tokens and their price since this control began."""
+        """GPU-seconds, tokens and their price since this control process began."""
         return self._parts.costs_and_exports.cost()
 
     async def explain(self, request_id: str) -> bytes | None:
-        """The recorded story of a recent request as JSON; None: no gateway has it."""
+        """Ask all gateways for the recorded story of a recent request, as JSON.
+
+        None: none has it, or none answered within a second.
+        """
         return await self._parts.hub.explain(request_id, EXPLAIN_S)
 
     def problems(self) -> list[str]:
-        """The reasons why the fleet file, as it is on disk now, was refused."""
+        """Why the fleet file on disk was refused, one text each; empty: it is the one in use."""
         return self._parts.source.problems
 
     # --- orders ----------------------------------------------------------------------------------
 
     async def reload(self) -> bool:
-        """Read the fleet file again; whether it was accepted."""
+        """Read the fleet file now and apply it; False if it was refused.
+
+        True also if it has not changed.
+        """
         return await self._parts.reload()
 
     async def drain(self, replica_id: str) -> tuple[bool, str]:
-        """Take a replica out of service after its requests are done, until it is undrained."""
+        """Order a replica drained, and held out of service until it is undrained.
+
+        Returns (True, sentence) at once; the drain takes its time. The hold outlives control.
+        Raises ``UnknownReplicaError``.
+        """
         self._known(replica_id)
         self._parts.deployments.hold(replica_id, held=True)
         self._parts.loop.tell(DrainAsked(replica_id, HELD))
         return True, f"{replica_id} drains"
 
     async def undrain(self, replica_id: str) -> tuple[bool, str]:
-        """Put a drained replica back into service."""
+        """Order a drained replica back into service; whether accepted, and why (not).
+
+        Refused for one that is being removed or whose pod was told to end. Raises
+        ``UnknownReplicaError``.
+        """
         self._known(replica_id)
         if self._parts.deployments.leaves(replica_id):
             return False, "it is being removed: another has taken its place, or none is wished for"
@@ -253,7 +280,11 @@ class AdminService:
         return True, f"{replica_id} comes back"
 
     async def restart(self, replica_id: str) -> tuple[bool, str]:
-        """Drain a replica and then start its process again."""
+        """Order a launched replica drained and started again; whether accepted, and why (not).
+
+        Also ends an operator's hold. Refused if control did not launch it or is removing it. Raises
+        ``UnknownReplicaError``.
+        """
         self._known(replica_id)
         if replica_id not in self._parts.deployments.units:
             return False, "it was not started here, so it cannot be restarted here"
@@ -266,19 +297,23 @@ class AdminService:
     async def disturb(
         self, replica_id: str, kind: str, seconds: float, url: str
     ) -> tuple[bool, str]:
-        """Disturb a replica on purpose for so many seconds.
+        """Begin a deliberate failure of a replica for some seconds; whether it began, and why.
 
-        Raises ``ChaosDisabledError`` where the fleet file does not allow it.
+        Raises ``UnknownReplicaError``, and ``ChaosDisabledError`` where the fleet file does not
+        enable chaos.
         """
         self._known(replica_id)
         return self._parts.disturbances.begin(replica_id, kind, seconds, time.monotonic_ns(), url)
 
     async def undisturb(self, replica_id: str) -> tuple[bool, str]:
-        """End the disturbance of a replica; ``False`` if there is none."""
+        """End the deliberate failure of a replica; False and a sentence if there is none."""
         return self._parts.disturbances.end(replica_id, time.monotonic_ns())
 
     async def scale(self, model: str, replicas: int) -> tuple[bool, str]:
-        """Set the wanted number of replicas of a model."""
+        """Set the wanted number of replicas of a launched model; whether accepted, and why (not).
+
+        Refused for models that autoscale or are not launched here. Raises ``UnknownModelError``.
+        """
         if model not in {one.name for one in self._parts.source.file.models}:
             raise UnknownModelError(model)
         return self._parts.deployments.scale(model, replicas)
@@ -288,12 +323,18 @@ class AdminService:
             raise UnknownReplicaError(replica_id)
 
     def log_path(self, replica_id: str) -> Path | None:
-        """The log file of a replica that control launched; None: control did not launch it."""
+        """The path of a launched replica's log file; None: not launched here, or no log file.
+
+        Raises ``UnknownReplicaError``.
+        """
         self._known(replica_id)
         return self._parts.deployments.log_path(replica_id)
 
     async def log_tail(self, replica_id: str, lines: int) -> bytes | None:
-        """The last log lines of a replica that a platform runs; None: no platform has its log."""
+        """Fetch a replica's last log lines from its platform; None: no platform has its log.
+
+        Raises ``UnknownReplicaError``, and ``UnreadableError`` where the platform gives none.
+        """
         self._known(replica_id)
         url = self._parts.loop.deployed[replica_id].url
         found = placed_at(

@@ -28,9 +28,10 @@ def declared_of(
     host: str,
     sizes: Mapping[str, int | None],
 ) -> dict[str, Declared]:
-    """Build a ``Declared`` fact for each replica of the fleet file.
+    """A ``Declared`` fact for each replica of the fleet file, by id: host, memory, zone and so on.
 
-    ``sizes`` are the bytes of weights by path.
+    ``sizes`` has the bytes of weights by path; ``host`` is the name of this host, for replicas
+    launched on it.
     """
     found: dict[str, Declared] = {}
     for model in file.models:
@@ -76,12 +77,10 @@ def with_placed(
     placed: Mapping[str, Declared],
     footprints: Mapping[str, FootprintSection] | None = None,
 ) -> dict[str, Declared]:
-    """Add what platforms declare: their own replicas, and fields that the file leaves open.
+    """The declarations of the file, with those of platforms added or filled in. Changes no input.
 
-    Where a replica of the file runs is better known to its platform, which calls the host by the
-    name that it also describes it under. What a model needs is better known to its footprint: a
-    platform only says what was reserved, and a model without a reservation needs a GPU all the
-    same.
+    For a replica in both, the platform names the host and fills fields that the file leaves open. A
+    model's footprint of the file counts before what a platform says it needs.
     """
     found = dict(declared)
     for name, one in placed.items():
@@ -104,7 +103,10 @@ def _with_footprint(placed: Declared, footprint: FootprintSection) -> Declared:
 def reading_with_footprints(
     reading: Reading, footprints: Mapping[str, FootprintSection]
 ) -> Reading:
-    """A platform's reading in which a model's footprint, not a reservation, says what it needs."""
+    """The reading, with ``needs_gpu`` set by models' footprints where they say so.
+
+    The same object where nothing differs.
+    """
     said = {name: one.gpu for name, one in footprints.items() if one.gpu is not None}
     if all(said.get(row.model, row.needs_gpu) is row.needs_gpu for row in reading.placed):
         return reading
@@ -136,9 +138,9 @@ def versions_of(
     cuda: str | None,
     engine: str = "",
 ) -> VersionsSeen:
-    """The versions (CUDA, driver, NCCL, engine, weights) that a launched replica runs on.
+    """The versions (CUDA, driver, NCCL, engine, weights) of a launched replica; empty is unknown.
 
-    CUDA of the replica's image counts before the one that the driver allows.
+    Its own ``CUDA_VERSION`` counts before control's, and that before the driver's.
     """
     own = unit.environment.get(_CUDA) or environment.get(_CUDA) or cuda or ""
     digests = {path_of(name): known.sha256 for name, known in KNOWN.items()}
@@ -153,7 +155,10 @@ def versions_of(
 
 
 def weights_size(path: str) -> int | None:
-    """Bytes of a weights file or folder; None: not a path of this host. Blocks on the disk."""
+    """Bytes of a weights file, or of the files directly in a folder. Blocks on the disk.
+
+    None: not an absolute path, not there, not readable or empty.
+    """
     place = Path(path)
     if not path or not place.is_absolute():
         return None

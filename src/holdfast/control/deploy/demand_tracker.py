@@ -15,13 +15,13 @@ _STARTING: Final = (State.STARTING.value, State.LOADING.value, State.WARMING.val
 
 
 class DemandTracker:
-    """Keeps the last load that each engine reported, and computes the demand for a model."""
+    """Keeps each engine's last reported load; computes a model's demand for the autoscaler."""
 
     def __init__(self) -> None:
         self._loads: dict[str, LoadReported] = {}
 
     def loads(self, loads: Iterable[LoadReported]) -> None:
-        """Store the load that engines reported; forget engines that report none."""
+        """Store the loads that engines reported; one with neither queue nor KV use is forgotten."""
         for load in loads:
             if load.kv_used is None and load.waiting is None:
                 self._loads.pop(load.replica_id, None)
@@ -38,9 +38,9 @@ class DemandTracker:
     ) -> Demand:
         """Compute a model's demand from gateways, engines' loads and replicas; ``None`` is unknown.
 
-        ``gauges`` has one mapping per gateway, empty if silent. ``rows`` has the replicas of all
-        models: the loads of engines that are not among them are forgotten. ``device_memory`` has
-        the share of GPU memory in use, by replica, of engines whose memory goes with their work.
+        ``gauges`` has one mapping per gateway, empty if silent; sums over gateways that report are
+        lower bounds. ``rows`` has the replicas of all models: loads of engines not among them are
+        forgotten. ``device_memory`` has the share of GPU memory in use, by replica id.
         """
         self._forget_all_but({row["id"] for row in rows})
         mine = [row for row in rows if row["model"] == model]
@@ -66,7 +66,7 @@ class DemandTracker:
         )
 
     def gauges(self) -> dict[str, float]:
-        """Gauges of each engine's reported load, for an external autoscaler."""
+        """Prometheus gauges of waiting requests and KV-cache use that engines last reported."""
         told: dict[str, float] = {}
         for load in self._loads.values():
             labels = f'{{model="{load.model}",replica="{load.replica_id}"}}'
@@ -92,7 +92,10 @@ class DemandTracker:
 
 
 def queued_at_gateways(model: str, gauges: Sequence[Mapping[str, float]]) -> int | None:
-    """Requests that wait at gateways for a model, at least; None: no gateway reports it."""
+    """Requests that wait at gateways for a model, summed over the gateways that report.
+
+    A lower bound if some do not. None: none reports, or only some do and their sum is 0.
+    """
     return _least(_said(gauges, "queued_requests", model))
 
 

@@ -56,7 +56,7 @@ class DeploymentsPort(Protocol):
     """The methods of control that ``Deployments`` calls."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass events to the fleet."""
+        """Pass events to the fleet's state machine."""
 
     def note(self, notice: Notice) -> None:
         """Record a notice in the events that operators read."""
@@ -65,17 +65,20 @@ class DeploymentsPort(Protocol):
         """Pass a fact to the investigation of failures."""
 
     def placed(self) -> None:
-        """Signal that the set of replicas, or the address of one, has changed."""
+        """Signal that a replica was added or removed, or that the address of one changed."""
 
     def health(self, replica_id: str) -> ReplicaHealth | None:
         """The fleet's judgement of a replica; None: the fleet has no such replica."""
 
     def demand(self, model: str, now: int) -> Demand:
-        """The present demand for a model."""
+        """The present demand for a model, which the autoscaler decides by."""
 
 
 class Deployments:
-    """Starts and removes replicas until each launched model has the wanted number and build."""
+    """Starts and removes replicas until each launched model has the wanted number and build.
+
+    Also keeps operators' scale orders and drains, across restarts of control.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,10 @@ class Deployments:
     # --- life ------------------------------------------------------------------------------------
 
     async def adopt(self) -> None:
-        """Take over replicas, scale orders and drains that an earlier control stored."""
+        """Take over replicas, scale orders and drains from the store, and running processes.
+
+        Running processes that neither the store nor their start order describes are stopped.
+        """
         for replica_id, data in self._store.replicas().items():
             try:
                 self.units[replica_id] = LaunchedReplica.from_store(data)
@@ -152,7 +158,9 @@ class Deployments:
     def follow(self, file: FleetFile, others: Collection[str] = ()) -> None:
         """Apply a new fleet file: add and remove models, and change what they should have.
 
-        ``others`` are replicas that neither the file lists nor control launches.
+        Replicas of models that are no longer launched are stopped, after the drain deadline; others
+        change at the next ``tick``. ``others`` are ids of replicas that the file does not list and
+        control does not launch; operators' drains of unknown replicas are dropped.
         """
         self._gate.configure(file.launches)
         before = self._models
@@ -206,7 +214,7 @@ class Deployments:
         return like if like is not None and like.get("build") == good else None
 
     def endpoints(self) -> dict[str, list[EndpointSection]]:
-        """The endpoints of launched replicas, by model."""
+        """Endpoint sections of all launched replicas, running or not, by model of the file."""
         placed: dict[str, list[EndpointSection]] = {name: [] for name in self._models}
         for unit in self.units.values():
             if unit.model in placed:
@@ -214,11 +222,14 @@ class Deployments:
         return placed
 
     def idle(self) -> set[str]:
-        """Ids of launched replicas that are not started yet, or still load."""
+        """Ids of launched replicas that have no process or have not finished loading."""
         return {unit.id for unit in self.units.values() if unit.pid is None or not unit.loaded}
 
     def leavers(self) -> list[FleetEvent]:
-        """Drain requests for replicas held or being removed, for a fleet that begins anew."""
+        """Drain events for replicas that an operator holds or that are being removed.
+
+        Control sends them to a fleet that begins anew and does not know of these drains.
+        """
         leaving = [unit for unit in self.units.values() if unit.held or unit.removing]
         asked: list[FleetEvent] = [
             DrainAsked(unit.id, unit.why_removed if unit.removing else HELD) for unit in leaving
@@ -228,7 +239,10 @@ class Deployments:
     # --- what is wished --------------------------------------------------------------------------
 
     def tick(self, now: int) -> None:
-        """Autoscale each launched model and take the next step of its rollout."""
+        """Autoscale each launched model and take the next step of its rollout.
+
+        Also reports, every 10 s while it lasts, models whose replicas wait for GPUs or a place.
+        """
         for name, model in self._models.items():
             self._scale(name, model, now)
             self._step(name, model, now)
@@ -268,7 +282,11 @@ class Deployments:
             self._host.note(Notice(now, name, "", "scaled", told))
 
     def count(self, model: ModelSection) -> int:
-        """The wanted number of replicas of a model, by autoscaler, operator or fleet file."""
+        """The wanted number of replicas of a launched model, not the present one.
+
+        The autoscaler's number where the model scales by itself, else an operator's order, else the
+        fleet file's number.
+        """
         desired = self._desired.get(model.name)
         return desired.count if desired is not None else self._declared(model)
 
@@ -401,7 +419,11 @@ class Deployments:
     # --- what the fleet asks for -----------------------------------------------------------------
 
     def launch(self, replica_id: str, delay: int) -> bool:
-        """Start a launched replica after a delay; False: control did not launch it."""
+        """Start a launched replica's process after a delay (ns), in the background.
+
+        One being removed or held by an operator is not started, and True is returned. False:
+        control did not launch it.
+        """
         unit = self.units.get(replica_id)
         if unit is None:
             return False
@@ -410,7 +432,7 @@ class Deployments:
         return True
 
     def stop(self, replica_id: str) -> bool:
-        """Stop a launched replica's process; False: control did not launch it."""
+        """Begin to stop a launched replica's process; False: control did not launch it."""
         unit = self.units.get(replica_id)
         if unit is None:
             return False
@@ -418,21 +440,24 @@ class Deployments:
         return True
 
     def heard(self, replica_id: str, source: str) -> None:
-        """Record a sign of life of a replica, from ``tokens`` or ``canary``."""
+        """Record a sign of life of a launched replica, from ``tokens`` or ``canary``.
+
+        Unknown replicas are ignored.
+        """
         self.launches.heard(replica_id, source, time.monotonic_ns())
 
     # --- what happens to units (Launches' host) --------------------------------------------------
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass events of launches on to the fleet."""
+        """Pass events about launched replicas on to the fleet."""
         self._host.tell(*events)
 
     def saw(self, fact: Fact) -> None:
-        """Pass a fact of launches on to the investigation of failures."""
+        """Pass a fact about a launched replica on to the investigation of failures."""
         self._host.saw(fact)
 
     def kept(self, unit: LaunchedReplica) -> None:
-        """Store a launched replica's lasting fields; callers call it after changing them.
+        """Store a launched replica's lasting fields, after they were changed.
 
         A replica that was removed meanwhile is not stored.
         """
@@ -445,20 +470,26 @@ class Deployments:
         self._host.placed()
 
     def gone(self, unit: LaunchedReplica) -> None:
-        """Forget a launched replica that was removed and whose process has ended."""
+        """Forget a removed replica whose process has ended, and delete it from the store.
+
+        Signals the change to control; a repeated call does nothing.
+        """
         self._silent.discard(unit.id)
         if self.units.pop(unit.id, None) is not None:
             self._store.drop_replica(unit.id)
             self._host.placed()
 
     def leaving(self, unit: LaunchedReplica, reason: str) -> None:
-        """Drain a replica whose host is about to go; another is started in its place."""
+        """Note that a replica's host is about to go, and drain and remove the replica.
+
+        The rollout then adds another in its place.
+        """
         told = f"{reason}: another takes its place"
         self._host.note(Notice(time.monotonic_ns(), unit.model, unit.id, "leaves", told))
         self._remove(unit, reason)
 
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
-        """Tell the fleet that a replica waits for GPUs, and people when that begins."""
+        """Tell the fleet that a replica waits for GPUs or a place; note it if ``first``."""
         self._host.tell(Queued(unit.id, unit.lacks))
         if first:
             now = time.monotonic_ns()
@@ -466,7 +497,10 @@ class Deployments:
             self._host.note(Notice(now, unit.model, unit.id, what, unit.lacks))
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
-        """Tell people which GPUs a replica got, and warn where it shares what it should not."""
+        """Note as an event which GPUs a replica got.
+
+        Logs a warning where it overcommits a GPU or starts without a choice.
+        """
         what = "placed"
         if not placement.placed:
             what = "starts without a choice of GPU"
@@ -481,7 +515,11 @@ class Deployments:
     # --- operators -------------------------------------------------------------------------------
 
     def scale(self, model: str, count: int) -> tuple[bool, str]:
-        """Set a model's number of replicas until the fleet file says another number."""
+        """Set a model's number of replicas and store it; return whether it was, and a sentence.
+
+        It holds until the fleet file says another number. Refused: models not launched here, models
+        that autoscale, and numbers out of range.
+        """
         section = self._models.get(model)
         if section is None or section.launch is None:
             return False, "its replicas are not started here: change the file"
@@ -494,7 +532,11 @@ class Deployments:
         return True, f"{model} is to have {count} replicas"
 
     def halt(self, model: str, reason: str) -> bool:
-        """Refuse the revision that a rollout brings in; False: no rollout was under way."""
+        """Refuse the revision that a model's rollout brings in; the last good one stays.
+
+        Stores this, notes it as an event and reports a fact. False: no rollout is under way here,
+        or there is no good revision to go back to.
+        """
         rollout, section = self._rollouts.get(model), self._models.get(model)
         if rollout is None or section is None:
             return False
@@ -507,7 +549,11 @@ class Deployments:
         return True
 
     def hold(self, replica_id: str, *, held: bool) -> None:
-        """Remember that an operator drained a replica (``held``), or wants it back."""
+        """Store that an operator drained a replica (``held``), or wants it back.
+
+        Only remembers it, also across restarts, for replicas not launched here, too; the drain
+        itself is asked of the fleet by the caller.
+        """
         unit = self.units.get(replica_id)
         if unit is not None:
             unit.held = held
@@ -517,12 +563,12 @@ class Deployments:
             self._store.put_setting("held", sorted(self._held))
 
     def leaves(self, replica_id: str) -> bool:
-        """Whether a launched replica is being removed, which an operator cannot undo."""
+        """Whether a launched replica is being removed; an operator cannot undrain it then."""
         unit = self.units.get(replica_id)
         return unit is not None and unit.removing
 
     def snapshot(self) -> dict[str, Any]:
-        """Each launched model's wanted number, revision, rollout and scaling, for ``/status``."""
+        """Wanted number, revision, rollout, scaling and GPUs by launched model, for ``/status``."""
         return {
             name: {
                 "wished": self.count(model),
@@ -540,14 +586,18 @@ class Deployments:
         return [unit for unit in self.units.values() if unit.model == model]
 
     def gauges(self) -> Mapping[str, float]:
-        """The wanted number of replicas of each model, for an external autoscaler."""
+        """The gauge ``desired_replicas`` of each launched model, for an external autoscaler."""
         return {
             f'desired_replicas{{model="{name}"}}': self.count(model)
             for name, model in self._models.items()
         }
 
     def look_for_silence(self, running: Mapping[str, int | None], now: int) -> None:
-        """Report once each replica whose output stopped, and once when it resumes."""
+        """Note each replica from which nothing is heard any more, and its return, once each.
+
+        Signs of life are log lines, tokens and canary answers; ``running`` has requests in flight
+        by replica. Restarts nothing.
+        """
         for unit in self.units.values():
             beat = self.launches.heartbeats.get(unit.id)
             silence = beat.silent(now, running.get(unit.id)) if beat is not None else None
@@ -563,7 +613,10 @@ class Deployments:
                     self._host.note(Notice(now, unit.model, unit.id, "heard again", told))
 
     def log_path(self, replica_id: str) -> Path | None:
-        """The log file of a launched replica; None: control did not launch it."""
+        """The path of a launched replica's log file.
+
+        None if control did not launch it or the launcher has no log file of it.
+        """
         return self._launcher.log_path(replica_id) if replica_id in self.units else None
 
 

@@ -44,7 +44,7 @@ _log = structlog.get_logger("holdfast.control.deploy.discovery")
 
 @runtime_checkable
 class WatchedSource(Protocol):
-    """A source of pods that signals when its data changed."""
+    """A source of pods that says when its data changed; sources without this are not watched."""
 
     name: str
     replica_of: Callable[[str], str]  # set here: rows of the view then carry the replica's id
@@ -54,28 +54,31 @@ class WatchedSource(Protocol):
         """Whether the source was read successfully at least once; before that it lists no pods."""
 
     async def changed(self, since: int) -> int:
-        """Wait until the source's data is newer than version ``since``; returns the new version."""
+        """Wait until the source's data is newer than version ``since``; return its version."""
 
     def glance(self) -> Reading:
-        """The hosts and pods that the source knows now."""
+        """The hosts and pods that the source knows now, without asking the platform again."""
 
 
 class DiscoveryPort(Protocol):
     """The methods of control that ``Discovery`` calls."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass events to the fleet."""
+        """Pass events to the fleet's state machine."""
 
     def note(self, notice: Notice) -> None:
         """Record a notice in the events that operators read."""
 
     def placed(self) -> None:
-        """Signal that the set of replicas, or the address of one, has changed."""
+        """Signal that a replica was found or is gone, or that the address of one changed."""
 
 
 @dataclass(slots=True, frozen=True)
 class DiscoveredReplica:
-    """A replica that runs as a pod of a platform."""
+    """A pod of a platform that is (or is to be) a replica of the fleet, as last read.
+
+    For an inference pool each port of a pod is one.
+    """
 
     pod: str  # the id at its source
     uid: str
@@ -93,7 +96,10 @@ class DiscoveredReplica:
     notice: str = ""  # why it, or its host, is about to be taken away
 
     def endpoint(self, rule: DiscoverSection) -> EndpointSection:
-        """The replica as an endpoint section of the fleet file."""
+        """The replica as an endpoint section, to be added to the fleet file in use.
+
+        Region and slots come from the model's ``discover`` rule.
+        """
         return EndpointSection(
             url=self.url,
             id=self.id,
@@ -113,8 +119,9 @@ def discovered(
     """The replicas of each discovered model that a source's reading shows, oldest first.
 
     A pod is one as soon as it runs and has an address, ready or not, until it is gone; one that was
-    told to end is marked. Of two at one URL (pods of one host's network) the newer is taken. Of an
-    inference pool that is not there only ``known`` replicas are found, by model and key.
+    told to end is marked ``leaving``. Of two at one URL the newer is taken. Of an inference pool
+    that is missing only ``known`` replicas (by model, then pod) are found. Computes only: ids are
+    given later.
     """
     hosts = {host.id: host for host in reading.hosts}
     reachable = [
@@ -241,7 +248,10 @@ class _Model:
 
 
 class Discovery:
-    """Follows the pods of each discovered model and turns them into replicas."""
+    """Follows the pods of discovered models, makes replicas of them, and drains those that end.
+
+    Known replicas are stored and stay while a source fails.
+    """
 
     def __init__(
         self, sources: Callable[[], Iterable[object]], store: Store, host: DiscoveryPort
@@ -259,7 +269,11 @@ class Discovery:
     # --- life ------------------------------------------------------------------------------------
 
     def follow(self, file: FleetFile) -> None:
-        """Apply a new fleet file; ``endpoints`` reflects it when this returns."""
+        """Apply a new fleet file; ``endpoints`` reflects it when this returns.
+
+        Replicas of a model that is new here are restored from the store; those of a removed model
+        are dropped, also there.
+        """
         wanted = {model.name: model for model in file.models if model.discover is not None}
         self._pool_notices.follow(file)
         listed = {one.replica.id for one in file.replicas()}
@@ -281,7 +295,7 @@ class Discovery:
         self._names = self.pods()
 
     async def run(self) -> None:
-        """Watch all sources, each in its own task, until cancelled."""
+        """Watch all sources, each in its own task, until cancelled; new sources within a second."""
         tasks: dict[int, tuple[WatchedSource, asyncio.Task[None]]] = {}
         try:
             while True:
@@ -318,7 +332,11 @@ class Discovery:
     # --- what was seen ---------------------------------------------------------------------------
 
     def look(self, reading: Reading) -> None:
-        """Apply a source's reading: drain replicas whose pods end, add new ones at once."""
+        """Apply a source's reading: find new replicas, drop those whose pods are gone.
+
+        Drains at once those whose pods end or are ready no more, and undrains those that are ready
+        again. Does nothing if nothing relevant changed.
+        """
         before, self._readings[reading.source] = self._readings.get(reading.source), reading
         if before is not None and self._relevant(before) == self._relevant(reading):
             return  # another model's pod has changed, as some pod of a cluster always does
@@ -476,26 +494,32 @@ class Discovery:
         return placed
 
     def leavers(self) -> list[FleetEvent]:
-        """Drain requests for pods that end or are not ready, for a fleet that begins anew."""
+        """Drain events for pods that end or that their platform calls not ready.
+
+        Control sends them to a fleet that begins anew and does not know of these drains.
+        """
         return [DrainAsked(one.id, _why(one)) for one in self._all() if one.leaving or one.drained]
 
     def leaves(self, replica_id: str) -> bool:
-        """Whether the replica's pod is being terminated, which an operator cannot undo."""
+        """Whether the replica's pod was told to end; an operator cannot undrain it then."""
         return any(one.id == replica_id and one.leaving for one in self._all())
 
     def withdrawn(self, replica_id: str) -> bool:
-        """Whether the replica's pod ends, is gone, or is drained because its platform says so."""
+        """Whether the replica's pod ends, has ended, or is drained for its platform's sake.
+
+        False for replicas that never were discovered.
+        """
         for one in self._all():
             if one.id == replica_id:
                 return one.leaving or one.drained
         return replica_id in self._former.values()
 
     def ids(self) -> set[str]:
-        """The ids of all discovered replicas."""
+        """The fleet's ids of all present discovered replicas, of all models."""
         return {one.id for one in self._all()}
 
     def pods(self) -> dict[tuple[str, str], str]:
-        """The replica's id for each pod, by (source, pod)."""
+        """The replica id of each present pod, by (source name, pod id)."""
         return {
             (model.section.discover.source, pod): one.id
             for model in self._models.values()

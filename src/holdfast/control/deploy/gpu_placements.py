@@ -37,18 +37,21 @@ _log = structlog.get_logger("holdfast.control.deploy.gpu_placements")
 
 
 class GpuPlacementsPort(Protocol):
-    """Receives what becomes of the placement of replicas; ``Launches`` implements it."""
+    """Is told when replicas wait for GPUs or get them; ``Launches`` implements it."""
 
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
-        """Handle that a replica waits for devices; ``first``: it did not wait until now."""
+        """Handle that a replica still waits for GPUs; ``first``: the wait begins."""
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
-        """Handle that a replica got its devices, or goes on without any."""
+        """Handle that a replica got its GPUs, or goes on without a choice of any."""
 
 
 @dataclass(slots=True, frozen=True)
 class GpuLack:
-    """How many replicas of a model wait for devices, for how long, and why."""
+    """How many replicas of a model wait for GPUs of this host, and since when and why.
+
+    Duration and reason are of the one that waits longest.
+    """
 
     model: str
     pending: int
@@ -65,7 +68,10 @@ class _Wait:
 
 
 class GpuPlacements:
-    """Gives launched replicas their GPUs and takes them back."""
+    """Gives launched replicas GPUs of this host, in the order in which they asked.
+
+    One whose GPUs are not free does not hold up those after it.
+    """
 
     def __init__(self, reader: GpuReader, host: GpuPlacementsPort) -> None:
         self._reader = reader
@@ -81,7 +87,10 @@ class GpuPlacements:
         self._reported: dict[str, int] = {}  # models, as long as replicas of theirs wait
 
     def lacks_to_report(self, now: int) -> list[GpuLack]:
-        """The models whose replicas wait for devices, each once in ``REPORT_S`` while they do."""
+        """One report for each model whose replicas wait for GPUs now, at most one in 10 s.
+
+        Empty where none waits or no report is due.
+        """
         waiting: dict[str, list[_Wait]] = {}
         for wait in self._waiting.values():
             if wait.unit.lacks:
@@ -98,7 +107,11 @@ class GpuPlacements:
         return found
 
     async def place(self, unit: LaunchedReplica) -> None:
-        """Wait until a replica has its devices; returns at once for one that needs none."""
+        """Wait, without a time limit, until a replica has its GPUs, and set them in ``unit``.
+
+        Returns at once for one that needs none. Where no GPU can be read it goes on without a
+        choice, if its request allows that.
+        """
         request = unit.gpu_request
         if request is None:
             return
@@ -119,32 +132,34 @@ class GpuPlacements:
             unit.lacks = ""
 
     def adopt(self, unit: LaunchedReplica) -> None:
-        """Record the devices of a replica that already runs."""
+        """Record the GPUs of a replica that already runs as in use; none: do nothing."""
         if unit.gpus:
             share = unit.gpu_request.share if unit.gpu_request is not None else 1.0
             self._ledger.adopt(unit.id, unit.gpus, share)
 
     def release(self, unit: LaunchedReplica) -> None:
-        """Take back what a replica held, and look whether it fits somebody who waits."""
+        """Take a replica's GPUs back, and try again to place those that wait.
+
+        They stay reserved for its ``heir``, if it has one.
+        """
         unit.gpus, unit.gpu_numbers = [], ()
         self._promised.pop(unit.id, None)
         if self._ledger.release(unit.id, time.monotonic_ns(), unit.heir):
             self._wake.set()
 
     def promise(self, unit: LaunchedReplica, heir: str) -> None:
-        """Keep the devices of a replica that leaves for ``heir``: nobody else takes them at once.
+        """Name the heir (``heir_of``) that gets the GPUs of a leaving replica once it ends.
 
-        Until they are free its heir waits for them and does not overcommit others.
+        Until then replicas of this heir wait for them instead of overcommitting other GPUs.
         """
         unit.heir = heir
         if heir and unit.gpus:
             self._promised[unit.id] = heir
 
     def has_room(self, request: GpuRequest | None, heirs: Collection[str]) -> bool | None:
-        """Whether one more replica, of any of these heirs, would find devices.
+        """Whether one more replica, of any of these heirs, would find GPUs now.
 
-        None: the host is looked at first, ask again. The answer to whoever asks again goes by that
-        look, however long ago it was by then.
+        True where ``request`` is None. None: the GPUs are being read in the background; ask again.
         """
         if request is None:
             return True
@@ -161,7 +176,7 @@ class GpuPlacements:
         return any(self._ledger.has_room(request, devices, now, heir) for heir in heirs)
 
     async def close(self) -> None:
-        """Stop serving those that wait."""
+        """Stop placing replicas; those that wait go on waiting until they are cancelled."""
         tasks = [task for task in (self._serving, self._refresh) if task is not None]
         for task in tasks:
             task.cancel()
@@ -219,7 +234,7 @@ def _report(task: asyncio.Task[None]) -> None:
 
 
 def heir_of(model: str, build: str) -> str:
-    """The name under which devices are kept for the next replica of a build."""
+    """The name, ``model/build``, under which GPUs are reserved for the next replica of a build."""
     return f"{model}/{build}"
 
 

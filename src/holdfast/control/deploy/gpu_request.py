@@ -26,9 +26,10 @@ _SPLIT: Final = re.compile(r"-.*(parallel|shard|world)|-+(tp|pp|dp|ep)([-_=].*)?
 
 
 def gpu_request_of(model: ModelSection) -> GpuRequest | None:
-    """The devices that one launched replica of a model gets; None: none are chosen for it.
+    """The GPUs of this host that one launched replica of a model needs: count, share, memory.
 
-    ``ConfigError`` where the file says how to share a device and none is chosen.
+    None: none are chosen for it (no launch, another platform, no GPU needed, or the file decides
+    itself). Raises ``ConfigError`` for a ``gpu_share`` where no GPU is chosen.
     """
     found = _request(model)
     shared = model.launch is not None and model.launch.gpu_share is not None
@@ -38,7 +39,11 @@ def gpu_request_of(model: ModelSection) -> GpuRequest | None:
 
 
 def devices_of(model: ModelSection) -> int:
-    """How many GPUs one replica of a model is placed with by a platform that counts them."""
+    """The number of GPUs to ask a platform for, per replica of a model.
+
+    ``launch.gpus`` if set, else tensor times pipeline degree; 0 for models that are not launched or
+    need no GPU.
+    """
     launch = model.launch
     if launch is None:
         return 0

@@ -14,9 +14,9 @@ PATIENCE_S: Final = 15.0  # with one look; a driver that wakes its GPUs takes se
 
 
 class HostGpus:
-    """The ``GpuReader`` of this host: NVIDIA's driver, in a thread of its own.
+    """Reads this host's NVIDIA GPUs for placement, in a thread, since the driver may hang.
 
-    While one look hangs no second one is started.
+    While one read hangs no second one is started.
     """
 
     def __init__(
@@ -34,7 +34,10 @@ class HostGpus:
         self._look: asyncio.Task[GpuInventory] | None = None
 
     async def read(self) -> GpuInventory:
-        """The devices now; a driver that does not answer in time is a reason for none."""
+        """The GPUs of this host now, with those that need a reset marked as faulty.
+
+        No devices, with a reason, if the driver does not answer within 15 s.
+        """
         look = self._look  # two may wait for the same one
         if look is None or look.done():
             look = asyncio.create_task(detached(read_devices, self._library, self._visible))

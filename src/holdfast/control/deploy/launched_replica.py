@@ -31,7 +31,10 @@ ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 of a pod's own network
 
 @dataclass(slots=True, eq=False)
 class LaunchedReplica:
-    """A replica that control launched, with its command, its process and its phase."""
+    """A replica that control launches: its start settings, its process and its phase.
+
+    It may have no process yet (``pid`` is None).
+    """
 
     id: str
     model: str
@@ -74,7 +77,7 @@ class LaunchedReplica:
 
     @property
     def url(self) -> str:
-        """The URL that the replica listens on."""
+        """The http URL of the replica's address and port; on this host it is 127.0.0.1."""
         address = self.address or HOST
         return (
             f"http://[{address}]:{self.spec.port}"
@@ -83,18 +86,24 @@ class LaunchedReplica:
         )
 
     def place_request(self) -> PlaceRequest:
-        """What its platform is asked for before it is started there."""
+        """Build the request for a place on its platform: zone, GPUs, CPUs. Sends nothing.
+
+        It holds the start order, too, for platforms that start the replica themselves.
+        """
         order = self._order(self._pod_spec()) if self.platform else None
         zone = "" if self.any_zone else self.zone
         return PlaceRequest(self.id, self.model, zone, self.devices, self.cpus, order)
 
     def take_place(self, place: Place) -> None:
-        """Move to the host that the platform has chosen: the engine will listen there."""
+        """Take the host, address, zone and port that its platform has chosen for it."""
         self.node, self.address, self.node_zone = place.host, place.address, place.zone
         self.spec = replace(self.spec, host=place.listen or place.address, port=place.port)
 
     def leave_place(self, taken: set[int]) -> None:
-        """Give up the address of a process that ended: its platform gave it to another replica."""
+        """Reset its address to this host, with a free port not in ``taken``.
+
+        Called when its platform gave the address of its ended process to another replica.
+        """
         self.node = self.address = ""
         self.spec = replace(self.spec, host=HOST, port=free_port(taken))
 
@@ -104,7 +113,10 @@ class LaunchedReplica:
         return replace(self.spec, host=ANY_ADDRESS, port=port)
 
     def order(self) -> Order:
-        """The start order for the launcher; ``ConfigError`` where the engine cannot be started."""
+        """Build the launcher's start order: command, environment, port, note. Starts nothing.
+
+        Raises ``ConfigError`` where the engine cannot be started so.
+        """
         return self._order(self.spec)
 
     def _order(self, settings: LaunchSpec) -> Order:
@@ -128,16 +140,19 @@ class LaunchedReplica:
 
     @property
     def visible_gpus(self) -> str:
-        """The GPUs that its process may see: those chosen for it, or what the file says; or all."""
+        """The GPUs its process may see, comma-separated; empty means all.
+
+        Those chosen for it, else ``CUDA_VISIBLE_DEVICES`` of the fleet file.
+        """
         return ",".join(self.gpus) or self.environment.get(VISIBLE, "")
 
     def adopt_gpus(self, order: Order) -> None:
-        """Take the devices that a running process was started with, by its own order."""
+        """Set its GPUs to those that its running process was started with, by that order."""
         told = order.note.get(GPUS, "")
         self.gpus = told.split(",") if told else []
 
     def endpoint(self) -> EndpointSection:
-        """The replica as an endpoint section of the fleet file."""
+        """The replica as an endpoint section, to be added to the fleet file in use."""
         return EndpointSection(
             url=self.url,
             id=self.id,
@@ -149,7 +164,10 @@ class LaunchedReplica:
         )
 
     def sibling(self, replica_id: str, zone: str, taken: set[int]) -> "LaunchedReplica":
-        """A new replica with this one's start command, under another id and port."""
+        """A new replica of the same build and settings, with another id, zone and free port.
+
+        Its process, GPUs and place are not copied.
+        """
         spec = replace(self.spec, host=HOST, port=free_port(taken))
         told = (self.region, self.engine, self.build, spec, dict(self.environment), self.version)
         return LaunchedReplica(
@@ -164,7 +182,7 @@ class LaunchedReplica:
         )
 
     def to_store(self) -> dict[str, Any]:
-        """The fields that must survive this process, as plain data for the store."""
+        """The fields that must survive this process, as plain data; ``from_store`` reads it."""
         names = (
             *("id", "model", "revision", "zone", "region", "engine", "build"),
             *("environment", "version", "pass_env", "held", "loaded", "was_ready"),
@@ -181,7 +199,10 @@ class LaunchedReplica:
 
     @classmethod
     def from_store(cls, data: dict[str, Any]) -> "LaunchedReplica":
-        """Rebuild a replica from ``to_store`` data; unreadable: ``TypeError`` or ``KeyError``."""
+        """Rebuild a replica, without a process, from ``to_store`` data.
+
+        Raises ``TypeError``, ``KeyError`` or ``ValueError`` where it cannot be read.
+        """
         said = data["spec"]
         lists = {name: tuple(said[name]) for name in ("arguments", "command")}
         built: dict[str, Any] = {"spec": LaunchSpec(**{**said, **lists})}
@@ -193,9 +214,10 @@ class LaunchedReplica:
 
 
 def build_of(model: ModelSection, version: str) -> str:
-    """Name the build that a model launches: its revision and a digest of its start settings.
+    """The name of a model's build: its revision, ``+``, and a digest of its start settings.
 
-    Replicas with the same build need not be replaced.
+    Replicas with the same build need not be replaced by a rollout; number, zones and memory bounds
+    do not count.
     """
     assert model.launch is not None, "only launched models have builds"
     how = model.launch.model_dump(mode="json", exclude={"replicas", "zones", "region", "memory"})
@@ -216,7 +238,10 @@ def build_of(model: ModelSection, version: str) -> str:
 def new_launched_replica(
     model: ModelSection, number: int, zone: str, weights: str, version: str, taken: set[int]
 ) -> LaunchedReplica:
-    """Build a replica to launch, on a free port; ``ConfigError``: its engine cannot be started."""
+    """Build a new replica ``model-number`` on a free port not in ``taken``; starts nothing.
+
+    Raises ``ConfigError`` where its GPU settings contradict each other or no port is free.
+    """
     launch = model.launch
     assert launch is not None, "only launched models have launched replicas"
     spec = LaunchSpec(
@@ -258,9 +283,9 @@ def new_launched_replica(
 
 
 def free_port(taken: set[int]) -> int:
-    """Find a port that nothing listens on and that is not in ``taken``.
+    """Find a port of this host that nothing listens on and that is not in ``taken``.
 
-    If another process takes the port first, the engine is started again on a new one.
+    It is not reserved. Raises ``ConfigError`` after 64 attempts.
     """
     for _ in range(64):
         with socket.socket() as probe:
@@ -273,7 +298,7 @@ def free_port(taken: set[int]) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether the port can be bound on this machine."""
+    """Whether this port of 127.0.0.1 can be bound now; nothing stays bound."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -69,32 +69,35 @@ class LaunchesPort(Protocol):
     """Receives the reports of ``Launches``; ``Deployments`` implements it."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass events about a replica to the fleet."""
+        """Pass events about a replica to the fleet's state machine."""
 
     def saw(self, fact: Fact) -> None:
         """Pass a fact about a replica to the investigation of failures."""
 
     def kept(self, unit: LaunchedReplica) -> None:
-        """Store a replica whose lasting fields changed."""
+        """Store a replica whose lasting fields were changed."""
 
     def moved(self, unit: LaunchedReplica) -> None:
-        """Handle that a replica got another address."""
+        """Store a replica's new address and announce it."""
 
     def gone(self, unit: LaunchedReplica) -> None:
-        """Forget a replica that was removed and whose process has ended."""
+        """Forget a removed replica whose process has ended."""
 
     def leaving(self, unit: LaunchedReplica, reason: str) -> None:
         """Handle that a replica's host is about to go: another replica is to take its place."""
 
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
-        """Handle that a replica waits for GPUs; ``first``: it did not wait until now."""
+        """Handle that a replica waits for GPUs or a place; ``first``: the wait begins."""
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
         """Handle that GPUs were chosen for a replica, or that it starts without a choice."""
 
 
 class Launches:
-    """Starts and stops the processes of launched replicas, and reports their log lines and ends."""
+    """Starts and stops processes of launched replicas, and reports their phases and ends.
+
+    One operation at a time for each replica, all in the background.
+    """
 
     def __init__(
         self,
@@ -121,11 +124,19 @@ class Launches:
     # --- what the fleet asks for -----------------------------------------------------------------
 
     def launch(self, unit: LaunchedReplica, delay: int) -> None:
-        """Start a replica's process after a delay, once its earlier operations are done."""
+        """Start a replica's process in the background, after ``delay`` ns and earlier operations.
+
+        It waits for its GPUs and its turn to load. A process that already runs is only watched; one
+        being removed is not started.
+        """
         self._begin(unit.id, self._start(unit, seconds(delay)), starts=True)
 
     def stop(self, unit: LaunchedReplica, after_s: float = 0.0) -> None:
-        """Stop a replica's process after ``after_s``; report its end if it is being removed."""
+        """Stop a replica's process in the background, after ``after_s``, and cancel pending starts.
+
+        Its end is not reported as a failure. A replica being removed is then forgotten through
+        ``gone``.
+        """
         for task, (replica_id, starts) in self._jobs.items():
             if starts and replica_id == unit.id:
                 task.cancel()
@@ -246,7 +257,10 @@ class Launches:
     # --- what is heard of them (Watcher) ---------------------------------------------------------
 
     def adopted(self, unit: LaunchedReplica, pid: int, started_at: float) -> None:
-        """Take over the running process of a replica that an earlier control started."""
+        """Take over the running process of a replica that an earlier control started.
+
+        One that has loaded counts as serving at once.
+        """
         unit.pid = pid
         unit.began = time.monotonic_ns() - nanos(max(0.0, time.time() - started_at))
         if unit.loaded:
@@ -256,7 +270,10 @@ class Launches:
             beat.phase(SERVING, time.monotonic_ns())
 
     def started(self, replica_id: str, pid: int) -> None:
-        """Handle the start of a replica's process: report its phases and watch its health page."""
+        """Handle the start of a replica's process: report it as loading and watch its health page.
+
+        The launcher calls it; once the page answers, the replica is reported as warming.
+        """
         unit = self._units.get(replica_id)
         if unit is None:
             return
@@ -273,13 +290,17 @@ class Launches:
         self._watching[replica_id] = asyncio.create_task(self._watch_health(unit))
 
     def heard(self, replica_id: str, source: str, now: int) -> None:
-        """Record a sign of life of a replica."""
+        """Record a sign of life of a running launched replica; others are ignored."""
         beat = self.heartbeats.get(replica_id)
         if beat is not None and not self.deaf(replica_id):
             beat.beat(source, now)
 
     def line(self, replica_id: str, text: str) -> None:
-        """Handle an engine's log line: a loading phase, a cause of failure, or a sign of life."""
+        """Handle a line of an engine's log: always a sign of life.
+
+        Some lines also report a fact, name a loading phase, a cause of failure or the NCCL version.
+        Lines are not stored here.
+        """
         unit = self._units.get(replica_id)
         if unit is None:
             return
@@ -304,7 +325,11 @@ class Launches:
                 beat.phase(COMPILE if phase.compiling else LOADING, now)
 
     def ended(self, replica_id: str, ended: Ended) -> None:
-        """Handle the end of a replica's process: report it unless control stopped it."""
+        """Handle the end of a replica's process: free its GPUs and report a fact.
+
+        Unless control stopped it, the fleet is told, with the cause that its log named. Restarts
+        nothing itself.
+        """
         unit = self._units.get(replica_id)
         if unit is None:  # nobody will start it again: what is kept of it can go
             asyncio.get_running_loop().call_soon(self._launcher.forget, replica_id)
@@ -355,30 +380,33 @@ class Launches:
         self._host.tell(Exited(unit.id, kind, told))
 
     def stopped(self, replica_id: str, stopped: bool) -> None:
-        """Report that a replica's process was suspended (``stopped``) or resumed."""
+        """Report that a replica's process was suspended (``stopped``, as by SIGSTOP) or resumed."""
         (self._frozen.add if stopped else self._frozen.discard)(replica_id)
         self._host.saw(ProcessFrozen(replica_id, stopped))
         self._host.tell(Frozen(replica_id, stopped))
 
     def leaving(self, replica_id: str, reason: str) -> None:
-        """Handle that a replica's host is drained or taken back: another takes over from it."""
+        """Handle that a replica's host is drained or taken back: remove and replace the replica.
+
+        Ignored for unknown replicas and those already being removed.
+        """
         unit = self._units.get(replica_id)
         if unit is not None and not unit.removing:
             self._host.leaving(unit, reason)
 
     def host_seen(self, host: str, condition: HostCondition, reason: str) -> None:
-        """Report what a platform says of one of its hosts."""
+        """Report, as a fact, the condition that a platform gives for one of its hosts."""
         self._host.saw(HostConditionSeen(host, condition, reason, source="its platform"))
 
     # --- devices (GpuPlacementsPort) -------------------------------------------------------------
 
     def queued(self, unit: LaunchedReplica, *, first: bool) -> None:
-        """Show that a replica waits for GPUs and why, and pass it on."""
+        """Show in its phase why a replica waits for GPUs or a place, and pass it on."""
         unit.phase = f"waits for hardware ({unit.lacks})"  # as its health says it, too
         self._host.queued(unit, first=first)
 
     def chosen(self, unit: LaunchedReplica, placement: GpuPlacement) -> None:
-        """Store the GPUs of a replica before its process is started, and pass it on."""
+        """Store a replica whose GPUs were chosen, before its start, and pass the choice on."""
         unit.phase = "waits for its turn to load"
         self._host.kept(unit)
         self._host.chosen(unit, placement)

@@ -16,7 +16,10 @@ REPORT_S: Final = 10.0  # between two reports on one model
 
 @dataclass(slots=True, frozen=True)
 class PlaceLack:
-    """How many replicas of a model wait for a place on a platform, and why the first does."""
+    """How many replicas of a model wait for a place on a platform, and since when and why.
+
+    Duration and reason are of the one that waits longest.
+    """
 
     model: str
     platform: str
@@ -27,14 +30,17 @@ class PlaceLack:
 
 
 class PlatformWaits:
-    """Remembers since when replicas wait for their platforms."""
+    """Remembers since when replicas wait for a place on their platforms (not this host)."""
 
     def __init__(self) -> None:
         self._since: dict[str, int] = {}  # by replica
         self._reported: dict[str, int] = {}  # by model
 
     def due(self, units: Iterable[LaunchedReplica], now: int) -> list[PlaceLack]:
-        """The models of which a report is due, each at most once in ``REPORT_S``."""
+        """One report for each model whose replicas wait now, at most one per model in 10 s.
+
+        Pass all launched replicas; empty where none waits or no report is due.
+        """
         waiting = [unit for unit in units if unit.on and unit.lacks and not unit.removing]
         self._since = {unit.id: self._since.get(unit.id, now) for unit in waiting}
         by_model: dict[str, list[LaunchedReplica]] = {}

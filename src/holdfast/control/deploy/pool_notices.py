@@ -30,20 +30,29 @@ class _Told:
 
 
 class PoolNotices:
-    """Makes notices of what changes about the inference pools of models."""
+    """Builds the notices about inference pools of models: found, missing, empty, port moved.
+
+    Each is made once, when the state of a model's pool changes.
+    """
 
     def __init__(self) -> None:
         self._served: frozenset[str] = frozenset()
         self._told: dict[str, _Told] = {}
 
     def follow(self, file: FleetFile) -> None:
-        """Apply a new fleet file: which names clients can ask for, and which models are left."""
+        """Take the names of models and virtual models from a new fleet file.
+
+        What was told of removed models is forgotten.
+        """
         named = [one.name for one in file.models]
         self._served = frozenset([*named, *(one.name for one in file.virtual_models)])
         self._told = {name: told for name, told in self._told.items() if name in named}
 
     def changes(self, model: ModelSection, reading: Reading, replicas: int) -> Iterator[Notice]:
-        """Notices about a model whose replicas were just found in a reading."""
+        """Yield the notices that a new reading gives reason for; none where nothing changed.
+
+        ``replicas`` is how many were found in the pool. Models without an inference pool have none.
+        """
         rule = model.discover
         if rule is None or not rule.inference_pool:
             return

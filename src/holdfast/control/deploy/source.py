@@ -31,7 +31,10 @@ _FIX: Final = "undo it, or start 'holdfast serve --takeover' with it and then st
 
 
 class ConfigSource:
-    """Holds the present config, its epoch, and the reasons why a newer file was refused."""
+    """Holds the accepted fleet file, its epoch, and why a newer file on disk was refused.
+
+    The epoch grows by one with each accepted change.
+    """
 
     def __init__(self, path: Path, last: tuple[int, bytes] | None = None) -> None:
         """Read the file.
@@ -58,14 +61,20 @@ class ConfigSource:
         self._signature = (self._signature[0], *self._signed()[1:])
 
     async def changed(self) -> bool:
-        """Check the file's times and read it if they changed; whether config or refusal is new."""
+        """Read the file again if it, or a secret file it names, changed on disk.
+
+        True if it was read again, whether the new file was accepted or refused.
+        """
         if self._signed() == self._signature:
             return False
         await self.reload()
         return True
 
     async def reload(self) -> bool:
-        """Read the file whatever its times; whether the config that runs has changed."""
+        """Read and check the file now; True if the config in use changed.
+
+        False if it says the same as before or is refused; ``problems`` then says why.
+        """
         self._signature = self._signed()  # from before: a change while reading is seen
         try:
             # Checking a large file takes a while, and this loop must not be late.
@@ -109,7 +118,11 @@ def _read(path: Path, running: FleetFile) -> FleetFile:
 
 
 def refuse_impossible(path: Path, file: FleetFile) -> None:
-    """Raise ``ConfigFileError`` for settings that only an engine's dialect or an import refutes."""
+    """Check what the file's schema cannot: canary checks and launch commands.
+
+    Raises ``ConfigFileError`` with all problems and their lines. Imports the users' check
+    functions; starts nothing.
+    """
     document = Document(str(path), path.read_text("utf-8-sig"))
     for index, model in enumerate(file.models):
         try:
@@ -128,7 +141,10 @@ def refuse_impossible(path: Path, file: FleetFile) -> None:
 
 
 def refuse_restarts(path: Path, running: FleetFile, file: FleetFile) -> None:
-    """Raise ``ConfigFileError`` where the file changes a setting that needs a restart."""
+    """Raise ``ConfigFileError`` if the file changes a setting that a running control cannot.
+
+    These are listen addresses, TLS, the number of gateway workers and ``batch.enabled``.
+    """
     changed = [name for name in _FIXED if _at(running, name) != _at(file, name)]
     if not changed:
         return

@@ -18,29 +18,42 @@ class Audience(Protocol):
     """Receives what the fleet's loop publishes for gateways, people and the investigation."""
 
     def publish(self, view: FleetView) -> None:
-        """Send the fleet's view to gateways; an unchanged view is sent again, too."""
+        """Send the fleet's view to all gateways; also called with a view that has not changed."""
 
     def move(self, action: Move) -> None:
-        """Make gateways cut the attempts that run on a replica; if ``stalled``, only stuck ones."""
+        """Make gateways cut the attempts that run on a replica, to try them elsewhere.
+
+        If ``stalled``, only attempts without progress are cut.
+        """
 
     def note(self, notice: Notice) -> None:
         """Record a notice in the events that operators read."""
 
     def saw(self, fact: Fact) -> None:
-        """Pass a fact to the investigation of failures."""
+        """Pass a fact to the investigation of failures, which may open an incident from it."""
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """Handle a canary's result; ``slow`` is the fleet's judgement of its latency."""
+        """Handle one canary's result: of each finished canary, and early of one that is overdue.
+
+        ``slow``: the fleet judges this replica slow against its peers. ``inflight``: users'
+        requests on the replica.
+        """
 
 
 class Platform(Protocol):
-    """Starts and stops the replicas that control launched."""
+    """Starts and stops the replicas that control launches; ``Deployments`` implements it."""
 
     def launch(self, replica_id: str, delay: int) -> bool:
-        """Start a replica after a delay (ns); False: control does not launch this replica."""
+        """Start a launched replica after a delay (ns), in the background; True if it is one.
+
+        False: control does not launch this replica, and nothing was done.
+        """
 
     def stop(self, replica_id: str) -> bool:
-        """Stop a replica; False: control did not launch this replica."""
+        """Stop a launched replica's process, in the background; True if it is one.
+
+        False: control did not launch this replica, and nothing was done.
+        """
 
     def heard(self, replica_id: str, source: str) -> None:
         """Record a sign of life (``tokens`` or ``canary``) of a replica that control launched.
@@ -51,7 +64,7 @@ class Platform(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Happened:
-    """An event of the fleet with its time of day, as operators read it."""
+    """One event that operators read: time of day, model, replica, what happened and why."""
 
     at: float  # seconds since 1970
     model: str
@@ -63,7 +76,7 @@ class Happened:
 
 @dataclass(slots=True, frozen=True)
 class Asked:
-    """The result of one canary of a replica, as operators read it."""
+    """One past canary of a replica for operators: verdict, latency, and what canaries cost it."""
 
     at: float  # seconds since 1970
     verdict: CanaryVerdict
@@ -75,13 +88,16 @@ class Asked:
     slow: bool = False  # right, and later than its peers' by the fleet's judgement
 
     def told(self) -> CanaryVerdict:
-        """The canary's verdict as reported: a right answer that came late is SLOW."""
+        """The verdict to show: SLOW for a right answer that came late, else ``verdict`` itself."""
         return self.verdict.with_lateness(slow=self.slow)
 
 
 @dataclass(slots=True, frozen=True)
 class Earlier:
-    """The fleet view that the previous control published, and the replicas of that view."""
+    """The last fleet view that the previous control process published, and its replicas.
+
+    Their rows are published again until this control has judged them itself.
+    """
 
     view: FleetView
     deployed: tuple[Deployed, ...]

@@ -43,7 +43,11 @@ class _Replica:
 
 
 class Breakers:
-    """Tracks which gateways' breakers are open for which replica, and notes changes as events."""
+    """Tracks at which gateways each replica's circuit breaker is open; notes changes as events.
+
+    One event when the first gateway opens it and one when the last closes it, at most one a second
+    per replica.
+    """
 
     def __init__(
         self, declared: Callable[[], Collection[str]], note: Callable[[Notice], None]
@@ -54,7 +58,10 @@ class Breakers:
         self._overruled: dict[str, tuple[str, int]] = {}  # by replica: its model, last heard of
 
     def seen(self, event: Seen, now: int) -> None:
-        """Update the breakers from what a gateway reported."""
+        """Take the breaker changes and overrulings in a gateway's report, and note due events.
+
+        All other reports are ignored.
+        """
         moved = False
         for action in event.actions:
             if isinstance(action, Report):
@@ -74,7 +81,11 @@ class Breakers:
             self._note(Notice(now, report.model, name, OVERRULED, report.reason))
 
     def overruled(self, now: int) -> dict[str, list[str]]:
-        """The replicas of each model that gateways try though users' failures opened breakers."""
+        """Ids of replicas, by model, that gateways try although their breakers are open there.
+
+        Only those reported in the last 3 s: gateways do so where users' failures opened breakers on
+        more than half of a pool.
+        """
         found: dict[str, list[str]] = {}
         declared = self._declared() if self._overruled else ()
         for name, (model, at) in list(self._overruled.items()):
@@ -101,16 +112,16 @@ class Breakers:
         return True
 
     def gateway_gone(self, gateway: str) -> None:
-        """Forget the open breakers of a gateway that disconnected."""
+        """Count the breakers of a disconnected gateway as closed; ``look`` notes the change."""
         for one in self._replicas.values():
             if gateway in one.open_at:
                 one.open_at.discard(gateway)
                 one.reason = "the gateway that had cut it off is gone"
 
     def look(self, now: int) -> None:
-        """Note the changes that are due (one per second and replica).
+        """Note the changes that are due (at most one per second and replica).
 
-        Call it several times a second.
+        Also forgets replicas that have left the fleet. Call it several times a second.
         """
         declared = self._declared() if self._replicas else ()
         for name, one in list(self._replicas.items()):

@@ -51,7 +51,11 @@ CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the 
 
 @dataclass(slots=True, frozen=True)
 class CanaryReport:
-    """The result of one canary, before the fleet judges it."""
+    """What one canary found at a replica, before the fleet draws conclusions.
+
+    Times are in ns; a verdict of BUSY, FAIL and so on is here, while a canary without any answer
+    raises ``CanaryError``.
+    """
 
     verdict: CanaryVerdict
     detail: str = ""
@@ -67,7 +71,10 @@ class CanaryReport:
 
 @dataclass(slots=True, frozen=True)
 class HealthPage:
-    """What an engine's own health page said just before the question was asked."""
+    """What an engine's own health page said just before the canary's question.
+
+    Where ``verdict`` is set the page alone decides and the question is not sent.
+    """
 
     ok: bool | None = None  # whether it answered 200; None: the engine has no page
     status: int | None = None  # of another answer than 200
@@ -76,7 +83,10 @@ class HealthPage:
 
 
 class CanaryError(FetchError):
-    """A canary got no answer; ``page_ok`` and ``status`` say what the health page said before."""
+    """A canary got no answer (refused, timeout or broken connection).
+
+    ``page_ok`` and ``status`` say what the health page had answered before.
+    """
 
     def __init__(self, error: FetchError, page: HealthPage) -> None:
         detail = f"{error.detail}; {page.trouble}" if page.trouble else error.detail
@@ -92,7 +102,10 @@ class CanaryError(FetchError):
 
 
 class Canaries:
-    """Sends canaries to replicas and judges their answers against the known right ones."""
+    """Sends canaries to replicas and judges the answers by the answer book, ``expect`` or a check.
+
+    Right answers are learned into the book; ``learned`` is called whenever it changed.
+    """
 
     def __init__(
         self,
@@ -109,16 +122,17 @@ class Canaries:
         self._checking: set[asyncio.Task[Said | Trouble]] = set()
 
     def forget(self, replica_id: str) -> None:
-        """Forget the answers that only this replica gave; it has left the fleet for good."""
+        """Remove the learned answers that only this replica gave, as it has left for good."""
         if self._book.forget_replica(replica_id):
             self._learned()
 
     async def ask(
         self, deployed: Deployed, deadline_s: float, overtime: Overtime | None = None
     ) -> CanaryReport:
-        """Send one canary (health page, then question); ``CanaryError`` where no answer came.
+        """Send one canary (health page, then question), judge the answer and return the report.
 
-        ``overtime`` says for how many seconds more to read an answer that is overdue.
+        Raises ``CanaryError`` where no answer came within ``deadline_s``. ``overtime`` is called
+        when the answer is overdue and says for how many seconds more to read on; 0 ends it.
         """
         until = time.monotonic() + deadline_s
         known = dialect(deployed.engine)
@@ -296,7 +310,7 @@ def _read_page(known: Dialect, page: HttpAnswer) -> CanaryReport:
 
 
 def bearer(deployed: Deployed, environment: Mapping[str, str]) -> str | None:
-    """The engine's API key from the environment or its file; None where there is none."""
+    """The engine's API key from an environment variable or a file; None where none is set."""
     return deployed.token(environment)
 
 

@@ -14,7 +14,10 @@ Check = Callable[[int, bytes], bool | str]
 
 
 def load_check(name: str) -> Check:
-    """Import ``package.module:function``, or raise a ``ConfigError`` that says what is wrong."""
+    """Import a user's canary check named ``package.module:function`` and return the callable.
+
+    Importing runs the module's code; any failure raises a ``ConfigError`` that says what is wrong.
+    """
     module, _, attribute = name.partition(":")
     fix = "name an importable package.module:function"
     try:

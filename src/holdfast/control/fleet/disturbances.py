@@ -45,7 +45,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class ChaosDisabledError(Exception):
-    """A disturbance was ordered, but the fleet file does not enable chaos."""
+    """A disturbance was ordered, but the fleet file does not enable chaos; nothing was done."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -56,7 +56,7 @@ class ChaosDisabledError(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Disturbance:
-    """One disturbance of a replica: its kind and its end."""
+    """One disturbance of a replica: its kind, when it ends, and the URL of a detour."""
 
     kind: str
     until: int  # core time
@@ -73,14 +73,17 @@ class House(Protocol):
         """Send a frame to every gateway."""
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass events to the fleet."""
+        """Pass events to the fleet's state machine."""
 
     def saw(self, fact: Fact) -> None:
         """Pass a fact to the investigation of failures."""
 
 
 class Disturbances:
-    """Begins and ends disturbances, and distorts addresses and facts while they last."""
+    """Begins and ends deliberate failures (chaos), at most one per replica, each with a time limit.
+
+    While one lasts, ``reach`` and ``distorted`` give the falsified address or fact.
+    """
 
     def __init__(self, house: House) -> None:
         self._house = house
@@ -88,11 +91,7 @@ class Disturbances:
         self._enabled = False
 
     def follow(self, now: int, *, enabled: bool) -> None:
-        """Enable or disable chaos as the fleet file says; disabling ends what is under way.
-
-        Rejected: refusing new ones only. An operator who disables chaos wants it over, and a detour
-        may have an hour left.
-        """
+        """Enable or disable chaos as the fleet file says; disabling ends all that is under way."""
         self._enabled = enabled
         if not enabled:
             for replica in list(self._by_replica):
@@ -101,9 +100,11 @@ class Disturbances:
     def begin(
         self, replica: str, kind: str, seconds: float, now: int, url: str = ""
     ) -> tuple[bool, str]:
-        """Begin a disturbance; whether it began, and why (not).
+        """Begin a disturbance, note it as an event, and return (whether it began, a sentence).
 
-        Raises ``ChaosDisabledError`` where the fleet file does not enable chaos.
+        Refused with False: an unknown kind, a time out of range, a detour that is not on loopback,
+        a replica that is already disturbed. Raises ``ChaosDisabledError`` where the fleet file does
+        not enable chaos. Does not check that the replica exists.
         """
         if not self._enabled:
             raise ChaosDisabledError
@@ -124,7 +125,7 @@ class Disturbances:
         return True, f"{replica}: {told}"
 
     def end(self, replica: str, now: int) -> tuple[bool, str]:
-        """End a failure that was caused on purpose at a replica, and note it.
+        """End the disturbance of a replica, before its time or when that is up, and note it.
 
         Return whether there was one, and a sentence for people.
         """
@@ -136,7 +137,7 @@ class Disturbances:
         return True, f"{replica}: {one.kind} is over"
 
     def look(self, now: int) -> None:
-        """End the disturbances whose time is up."""
+        """End the disturbances whose time is up; called periodically."""
         for name in [name for name, one in self._by_replica.items() if now >= one.until]:
             self.end(name, now)
 
@@ -152,9 +153,10 @@ class Disturbances:
     # --- what others see of it -------------------------------------------------------------------
 
     def reach(self, deployed: Deployed) -> Deployed | None:
-        """The address to use for a replica now; ``None``: its canary must fail without being sent.
+        """The replica with the address that canaries must use now, unchanged where undisturbed.
 
-        A detour gets no credential: the process at that address is not the engine.
+        Under a detour its URL is the detour's, without credential and TLS. None (``probe_blind``):
+        the canary must fail without being sent.
         """
         one = self._by_replica.get(deployed.replica.id) if self._by_replica else None
         if one is None or one.kind not in (DETOUR, PROBE_BLIND):
@@ -164,7 +166,11 @@ class Disturbances:
         return replace(deployed, url=one.url, api_key_env=None, api_key_file=None, tls=None)
 
     def distorted(self, fact: Fact) -> Fact | None:
-        """The fact as the investigation should see it; ``None``: it must not see it at all."""
+        """The fact as the investigation should see it, mostly unchanged; None: drop it.
+
+        ``silence`` drops log lines, loads, memory and phases of a replica, ``skew`` falsifies its
+        versions.
+        """
         one = self._by_replica.get(getattr(fact, "replica", "")) if self._by_replica else None
         if one is None:
             return fact
@@ -175,27 +181,27 @@ class Disturbances:
         return fact
 
     def greeting(self) -> list[ToGateway]:
-        """Frames for a gateway that has just connected: the present detours.
+        """The frame with all present detours, for a gateway that has just connected.
 
-        They are sent even if there is none: the gateway may follow one of an earlier control.
+        It is sent even if there are none: the gateway may still follow one of an earlier control.
         """
         return [DetoursFrame(self.detours())]
 
     def is_so(self, replica: str, kind: str) -> bool:
-        """Whether a replica is under this kind of disturbance."""
+        """Whether a replica is under this kind of disturbance now."""
         one = self._by_replica.get(replica)
         return one is not None and one.kind == kind
 
     def deaf(self, replica: str) -> bool:
-        """Whether signs of life of a replica must be ignored (``silence``)."""
+        """Whether a replica is under ``silence``, so that its signs of life must be ignored."""
         return self.is_so(replica, SILENCE)
 
     def detours(self) -> dict[str, str]:
-        """The address of each replica that is under a detour."""
+        """The detour's URL by id of each replica that is under a detour."""
         return {name: one.url for name, one in self._by_replica.items() if one.kind == DETOUR}
 
     def snapshot(self) -> dict[str, str]:
-        """The kind of disturbance of each disturbed replica, for ``/status``."""
+        """The kind of disturbance by id of each disturbed replica, for ``/status``."""
         return {name: one.kind for name, one in self._by_replica.items()}
 
 

@@ -27,14 +27,22 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(slots=True, frozen=True)
 class EngineReport:
-    """What one engine told of itself at one moment; all unknown where it tells nothing."""
+    """One reading of an engine's pages: its load, and one model's inference counts.
+
+    Fields that could not be read are None; ``counts`` as a whole is None for engines that count no
+    inferences.
+    """
 
     load: Load = field(default_factory=Load)
     counts: InferenceCounts | None = None  # None: this engine counts no inferences
 
 
 def metrics_page(deployed: Deployed, known: Dialect) -> str | None:
-    """The whole URL of a replica's metrics page; None where it is not known to have one."""
+    """The absolute URL of a replica's metrics page; None where none is known. Reads nothing.
+
+    The fleet file's ``metrics_url`` comes first, then the template of its launch recipe, the usual
+    metrics port of its engine, and last the engine's path below the replica's own URL.
+    """
     parts = urlsplit(deployed.url)
     port = parts.port or _PORTS[parts.scheme]
     template = deployed.metrics_url or ""
@@ -56,7 +64,10 @@ async def read_engine(
     *,
     statistics: bool = False,
 ) -> EngineReport:
-    """Read an engine's pages once; ``statistics``: the page of one model's statistics, too."""
+    """Read an engine's metrics page once; with ``statistics``, its page of statistics, too.
+
+    Never raises: a page that is missing, late or not answered with 200 leaves its fields None.
+    """
     known = dialect(deployed.engine)
     page = metrics_page(deployed, known)
     own = page is not None and page.startswith(f"{deployed.url}/")

@@ -116,7 +116,11 @@ class _Replica:
 
 @dataclass(slots=True, frozen=True)
 class ModelFigures:
-    """A model's request rate, error share, budget burn and time to first token."""
+    """A model's requests per second, share of 5xx, error-budget burn, median time to first token.
+
+    ``burn`` is over an hour, 1.0 being exactly the budget of 0.1 % errors; the others are over a
+    minute. None: unknown.
+    """
 
     requests_s: float | None = None
     errors_share: float | None = None
@@ -134,7 +138,7 @@ class _Counted:
 
 
 class Figures:
-    """Keeps the recent figures of each replica and model, from facts and gateways' counters."""
+    """Keeps recent figures of replicas and models for display, in memory; decides nothing."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, _Replica] = {}
@@ -143,9 +147,10 @@ class Figures:
     # --- replicas --------------------------------------------------------------------------------
 
     def take(self, fact: Fact, now: int) -> None:
-        """Update a replica's figures from its load, attempts or memory; other facts are ignored.
+        """Update a replica's figures from a fact (load, inferences, attempts, memory, process end).
 
-        The end of its process clears what is no longer true; ``Gone`` removes the replica.
+        A process end clears its load, memory and times; ``Gone`` removes the replica; other facts
+        are ignored.
         """
         if isinstance(fact, Gone):
             self._replicas.pop(fact.replica, None)
@@ -182,7 +187,10 @@ class Figures:
         return one
 
     def seen(self, event: Seen, declared: Collection[str], now: int) -> None:
-        """Add the latencies that a gateway measured, for the replicas in ``declared``."""
+        """Add the times to first token and per token from a gateway's report.
+
+        Replicas that are not in ``declared`` are ignored.
+        """
         for action in event.actions:
             if not isinstance(action, Summary):
                 continue
@@ -213,7 +221,11 @@ class Figures:
         one.load, one.load_at = fact, now
 
     def of(self, replica: str, now: int) -> dict[str, Any]:
-        """The present figures of one replica, by the names of the view's row; None is unknown."""
+        """The present figures of one replica, by the names of the view's row; None is unknown.
+
+        Load is None when older than 10 s; ``tokens_s`` is the engine's own count where it has one,
+        else the gateways'; the times are medians of the last minute.
+        """
         one = self._replicas.get(replica)
         if one is None:
             return dict(_NOTHING)
@@ -230,21 +242,30 @@ class Figures:
         }
 
     def device_memory(self, replica: str, now: int) -> float | None:
-        """The share of the GPU memory it could have that a replica holds; None: unknown."""
+        """The share (0 to 1) of its GPU memory limit that a replica uses.
+
+        None: not reported in the last two minutes, or without a limit.
+        """
         one = self._replicas.get(replica)
         if one is None or one.device_memory is None or now - one.device_memory_at > MEMORY_FRESH:
             return None
         return memory_share(one.device_memory)
 
     def inference(self, replica: str, now: int) -> dict[str, Any]:
-        """What an inference server tells of one replica, by the names of the view's row."""
+        """Rates, times, batch and GPU memory that an inference server reports for one replica.
+
+        All keys are always there; None is unknown, also when the last report is older than 30 s.
+        """
         one = self._replicas.get(replica)
         return _inference(one.counts if one is not None else None, now)
 
     def inference_series(
         self, replicas: Iterable[tuple[str, str]], now: int
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Prometheus counters and gauges of inference servers, for pairs of model and replica."""
+        """Prometheus counters and gauges of inference servers, for (model, replica id) pairs.
+
+        Replicas without a report in the last 30 s are left out.
+        """
         counters: dict[str, float] = {}
         gauges: dict[str, float] = {}
         for model, name in replicas:
@@ -275,7 +296,11 @@ class Figures:
         return counters, gauges
 
     def prefix_hits(self, replicas: Iterable[str], now: int) -> float | None:
-        """The recent share of prompt tokens found in replicas' prefix caches; None: unknown."""
+        """The recent share (0 to 1) of these replicas' prompt tokens found in prefix caches.
+
+        By engines' token counters; if none counted lately, the mean of the hit rates that engines
+        report themselves. Takes replica ids. None: no report of the last 10 s says it.
+        """
         asked = found = 0.0
         told: list[float] = []
         for name in replicas:
@@ -292,14 +317,21 @@ class Figures:
         return round(sum(told) / len(told), 3) if told else None
 
     def attempts(self, replica: str, now: int) -> float:
-        """Roughly the recent number of attempts on a replica, to compare with its peers."""
+        """Roughly the attempts that ended on a replica in the last 10 s, a fading sum.
+
+        For comparison with its peers only; 0 for an unknown replica.
+        """
         one = self._replicas.get(replica)
         return one.attempts.level(now) if one is not None else 0.0
 
     # --- models ----------------------------------------------------------------------------------
 
     def sample(self, counters: Mapping[str, float], now: int) -> None:
-        """Store a sample of all gateways' counters, for rates over a minute and an hour."""
+        """Store a sample of the gateways' summed counters, from which ``model`` computes its rates.
+
+        Called every 10 s; only request counts and time-to-first-token histograms are kept, for an
+        hour.
+        """
         models: dict[str, _Counted] = {}
         for series, value in counters.items():
             if not series.startswith((_REQUESTS, _FIRST)):
@@ -319,7 +351,10 @@ class Figures:
         self._samples.append((now, models))
 
     def model(self, name: str, now: int) -> ModelFigures:
-        """A model's figures over the last minute; ``burn`` is over the last hour."""
+        """A model's figures over the last minute (``burn``: the last hour), from stored samples.
+
+        All None before there are two samples; an unknown model has a rate of 0.
+        """
         if not self._samples:
             return ModelFigures()
         last_at, last = self._samples[-1][0], self._samples[-1][1].get(name, _Counted())
@@ -350,7 +385,7 @@ class Figures:
 
 
 def memory_share(fact: MemorySeen) -> float | None:
-    """The part of its bound that a replica's memory fills, up to 1; None where it has no bound."""
+    """Used memory as a share (0 to 1) of the replica's limit; None where it has no limit."""
     return min(1.0, fact.used_bytes / fact.limit_bytes) if fact.limit_bytes else None
 
 

@@ -29,7 +29,10 @@ _SPREAD_S: Final = 0.15  # of the moments within a round, so that it ends in its
 
 
 class Loads:
-    """Polls the load of all replicas, round by round, and reports it."""
+    """Polls the metrics pages of all engines each second and passes the loads to two callbacks.
+
+    ``tell`` gets the queue and KV figures for gateways, ``saw`` the facts for the investigation.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Loads:
         self._rounds = 0
 
     async def run(self) -> None:
-        """Poll all replicas once a second, until cancelled."""
+        """Poll all replicas about once a second, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -57,10 +60,11 @@ class Loads:
             await asyncio.sleep(max(0.05, PERIOD_S - (loop.time() - began)))
 
     async def once(self) -> None:
-        """Poll all replicas once and report their loads.
+        """Poll all replicas once, some at a time, and report their loads.
 
-        A replica that never reports a load costs gateways no frame; one that stops reporting is
-        sent as unknown once.
+        A replica that never reports a load is left out of the report to gateways; one that stops
+        reporting is sent once with unknown (None) figures. Counts of inferences are read every
+        fifth round.
         """
         replicas = list(self._deployed().values())
         counted = self._rounds % COUNTS_EVERY == 0

@@ -93,7 +93,10 @@ _log = structlog.get_logger("holdfast.control.fleet")
 
 
 class FleetLoop:
-    """Runs one fleet in real time: its ticks, its canaries, its launches and its published view."""
+    """Drives the fleet's state machine in real time: ticks, canaries, launches, published views.
+
+    Decides nothing itself: it passes events in and carries out the actions that come back.
+    """
 
     def __init__(
         self,
@@ -141,11 +144,11 @@ class FleetLoop:
     # --- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the periodic tick."""
+        """Schedule the first tick, 50 ms from now; each tick schedules the next."""
         self._timer = asyncio.get_running_loop().call_later(seconds(TICK), self._tick)
 
     async def stop(self) -> None:
-        """Cancel the tick, all probes and all waits for endpoints."""
+        """Cancel the tick, all canaries and all waits for endpoints; stops no replica."""
         if self._timer is not None:
             self._timer.cancel()
         tasks = [*self._probes.values(), *self._launches.values()]
@@ -172,7 +175,9 @@ class FleetLoop:
     ) -> None:
         """Apply a config: new replicas join, missing ones leave, unchanged ones stay as they are.
 
-        ``idle`` are replicas that do not run yet: they are launched.
+        A changed ``FleetConfig`` restarts all judgement: every replica joins anew, under the next
+        epoch. ``idle`` are ids of replicas that do not run yet; the fleet launches them. Running
+        replicas keep their last published row until they are judged.
         """
         wanted = {one.replica.id: one for one in deployed}
         before = self._deployed
@@ -211,7 +216,7 @@ class FleetLoop:
         return {}
 
     def seen(self, event: Seen) -> None:
-        """Pass a gateway's observations to the fleet, and tokens as signs of life."""
+        """Pass a gateway's report to the fleet; tokens in it count as signs of life of replicas."""
         for action in event.actions:
             if isinstance(action, Summary):
                 for tally in action.tallies:
@@ -220,12 +225,15 @@ class FleetLoop:
         self.tell(event)
 
     def gateway_gone(self, gateway: str) -> None:
-        """Count no requests in flight any more for a gateway that disconnected."""
+        """Set the requests in flight of a disconnected gateway to zero at all replicas."""
         tallies = [Tally(one.replica.model, i, 0, 0, 0, 0, 0) for i, one in self._deployed.items()]
         self.tell(Seen((Summary(tuple(tallies)),), gateway))
 
     def tell(self, *events: FleetEvent) -> None:
-        """Pass events to the fleet and carry out its actions; only the last view is published."""
+        """Pass events to the fleet's state machine and carry out all actions before returning.
+
+        Of several views that result only the last is published.
+        """
         now = time.monotonic_ns()
         actions = [action for event in events for action in self._fleet.handle(event, now)]
         views = [action for action in actions if isinstance(action, Publish)]
@@ -415,29 +423,35 @@ class FleetLoop:
 
     @property
     def deployed(self) -> Mapping[str, Deployed]:
-        """The replicas of the present config, by id."""
+        """The replicas of the present config with their addresses, by id."""
         return self._deployed
 
     def health(self, replica_id: str) -> ReplicaHealth | None:
-        """The fleet's judgement of a replica; None: there is no such replica."""
+        """The fleet's own judgement of a replica; None: there is no such replica.
+
+        It may differ from the published row, while a row of an earlier view is still published.
+        """
         member = self._fleet.members.get(replica_id)
         return member.health if member is not None else None
 
     def inflight(self) -> dict[str, int]:
-        """The number of requests in flight on each replica, as gateways reported."""
+        """Users' requests in flight by replica id, summed over the gateways' last reports."""
         return {i: member.inflight for i, member in self._fleet.members.items()}
 
     def asked(self, replica_id: str) -> Asked | None:
-        """The result of a replica's last canary; None: there was none yet."""
+        """The result of a replica's last finished canary; None: there was none yet."""
         asked = self._asked.get(replica_id)
         return asked[-1] if asked else None
 
     def canaries(self, replica_id: str) -> list[Asked]:
-        """The results of a replica's last canaries, the newest last."""
+        """The results of a replica's last canaries, at most 20, the newest last."""
         return list(self._asked.get(replica_id, ()))
 
     def replicas(self) -> list[dict[str, Any]]:
-        """A row for each replica as published to gateways, with its requests in flight."""
+        """One dict for each replica in the last published view, with its requests in flight.
+
+        Reason, requests in flight and last canary are as of now; empty before the first view.
+        """
         members = self._fleet.members
         rows: list[dict[str, Any]] = []
         for row in self._published():
@@ -471,11 +485,14 @@ class FleetLoop:
         return member.health.reason
 
     def panic(self) -> list[str]:
-        """The models whose pools fail open."""
+        """Models whose pools fail open: so many replicas are suspect that suspects serve, too.
+
+        As in the last published view.
+        """
         return list(self.view.panic) if self.view is not None else []
 
     def ready(self, model: str) -> bool:
-        """Whether some replica of this model is ready."""
+        """Whether some replica of this model is READY in the last published view."""
         return any(
             row.replica.model == model and row.state is State.READY for row in self._published()
         )

@@ -34,7 +34,7 @@ _UNANSWERED: Final = {
 
 
 class Prober:
-    """Probes a replica with a canary and returns the verdict, whatever happens."""
+    """Sends a canary to a replica and returns a result; network failures become verdicts."""
 
     def __init__(
         self,
@@ -51,11 +51,17 @@ class Prober:
         self._limits: dict[str, asyncio.Timeout] = {}  # of the canaries under way, by replica
 
     def forget(self, replica_id: str) -> None:
-        """Drop the excuses of a replica that has left the fleet."""
+        """Drop the count of a replica's canaries that our own lateness excused.
+
+        Called when it leaves the fleet; a canary under way goes on.
+        """
         self._excuses.end_row(replica_id)
 
     def hurry(self, replica_id: str, deadline_s: float) -> None:
-        """Give the canary under way at a replica no more than this; none under way: do nothing."""
+        """Limit the canary under way at a replica to ``deadline_s`` seconds from now.
+
+        Does nothing if none is under way or its limit has already passed.
+        """
         limit = self._limits.get(replica_id)
         if limit is not None and not limit.expired():
             limit.reschedule(asyncio.get_running_loop().time() + deadline_s)
@@ -81,9 +87,11 @@ class Prober:
         action: RunCanary,
         overdue: Callable[[CanaryResult], None] = lambda _: None,
     ) -> CanaryResult:
-        """Send one canary; always returns a result, within the longest time that it may take.
+        """Send one canary and return its result; network failures become verdicts.
 
-        ``overdue`` is called with a first result if the answer is overdue and is read on.
+        ``overdue`` is called once with a preliminary TIMEOUT result if the answer is late and is
+        still being read. A timeout during which this process itself was late may be returned as
+        UNKNOWN.
         """
         began = time.monotonic_ns()
         told = action.unhurried

@@ -22,7 +22,10 @@ VERSION_CHARACTERS: Final = 64
 
 
 class VersionWatch:
-    """Asks engines for their versions in the background and reports each answer."""
+    """Asks engines for their versions in the background; calls ``told(replica id, version)``.
+
+    Nothing is reported where an engine does not answer or names no usable version.
+    """
 
     def __init__(self, told: Callable[[str, str], None], environment: Mapping[str, str]) -> None:
         self._told = told
@@ -31,7 +34,10 @@ class VersionWatch:
         self._asking: set[asyncio.Task[None]] = set()
 
     def ask(self, deployed: Deployed) -> None:
-        """Start asking a replica's engine for its version, if it has such a page."""
+        """Start one background question for the version of a replica's engine.
+
+        Does nothing for engines without a version page, or while 1,000 questions are under way.
+        """
         if dialect(deployed.engine).version_page is None or len(self._asking) >= WAITING_MAX:
             return
         task = asyncio.create_task(self._ask(deployed))
@@ -55,7 +61,7 @@ class VersionWatch:
             self._told(deployed.replica.id, version)
 
     async def close(self) -> None:
-        """Cancel the questions that are under way."""
+        """Cancel the questions that are under way and wait for their end."""
         tasks = list(self._asking)
         for task in tasks:
             task.cancel()
@@ -63,7 +69,11 @@ class VersionWatch:
 
 
 def read_version(body: bytes, member: str) -> str:
-    """Read a version from a member of a JSON object; empty where it is no short text."""
+    """Read a version from a member of a JSON object.
+
+    Empty where the body is no such object or the member is no printable text of at most 64
+    characters.
+    """
     try:
         told = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -58,20 +58,23 @@ class HubListener(Protocol):
     """Receives what gateways report; ``Control`` implements it."""
 
     def greeting(self, gateway: "Gateway") -> list[ToGateway]:
-        """The frames to send, in this order, to a gateway that has just connected."""
+        """The frames to send, in this order, to a gateway or standby that has just said Hello."""
 
     def on_seen(self, gateway: "Gateway", frame: SeenFrame) -> None:
-        """Handle a gateway's observations of replicas (attempts, failures)."""
+        """Handle a gateway's report on replicas (attempts, failures, breakers)."""
 
     def on_stats(self, gateway: "Gateway", frame: StatsFrame) -> None:
-        """Handle a gateway's counters, gauges and readiness."""
+        """Handle a gateway's stats; the hub has stored counters, gauges and readiness before."""
 
     def on_gone(self, gateway: "Gateway") -> None:
-        """Handle the end of a gateway's connection."""
+        """Release what a gateway held; called once, when its connection has ended.
+
+        Only for gateways that had said Hello, after the hub has removed them.
+        """
 
 
 class Gateway(asyncio.Protocol):
-    """The connection of one gateway process, with what it last reported."""
+    """The hub's side of one connection of a gateway process, with what it last reported."""
 
     def __init__(self, hub: "Hub") -> None:
         self._hub = hub
@@ -96,7 +99,7 @@ class Gateway(asyncio.Protocol):
         self._hub.take_in(self)
 
     def data_received(self, data: bytes) -> None:
-        """Decode frames from received bytes and pass them to the hub (asyncio callback)."""
+        """Decode frames and pass them to the hub; drop the connection if they are invalid."""
         self.heard_at = time.monotonic_ns()
         try:
             frames = self._reader.feed(data)
@@ -113,7 +116,11 @@ class Gateway(asyncio.Protocol):
         self._hub.let_go(self)
 
     def send(self, data: bytes) -> None:
-        """Queue bytes for the gateway; drop its connection if it has stopped reading."""
+        """Queue bytes for the gateway, without waiting.
+
+        Does nothing if it is gone or this control no longer leads; drops the connection above 32
+        MiB unsent.
+        """
         transport = self._transport
         if transport is None or not self._hub.may_speak():
             return
@@ -122,21 +129,24 @@ class Gateway(asyncio.Protocol):
             self.drop("it does not read")
 
     def drop(self, reason: str) -> None:
-        """Abort the connection after a fault; a gateway that is alive connects again."""
+        """Abort the connection after a fault and log the reason; a live gateway connects again."""
         if self._transport is not None:
             _log.warning("gateway dropped", gateway=self.name, pid=self.pid, reason=reason)
             self._transport.abort()
             self._transport = None
 
     def dismiss(self, reason: str) -> None:
-        """Close the connection on purpose, with a ``Bye`` frame that says why."""
+        """Close the connection on purpose, after a ``Bye`` frame that says why; not logged."""
         if self._transport is not None:
             self._transport.write(encode(Bye(reason)))
             self._transport.close()
             self._transport = None
 
     def take_stats(self, frame: StatsFrame) -> None:
-        """Store the gateway's figures, up to a bound. A frame has either all counters or none."""
+        """Store the gateway's counters, gauges and readiness, up to 16,384 series each.
+
+        A frame without counters leaves the earlier ones.
+        """
         if frame.counters:
             self.counters = dict(islice(frame.counters.items(), SERIES_MAX))
         self.gauges = dict(islice(frame.gauges.items(), SERIES_MAX))
@@ -145,24 +155,24 @@ class Gateway(asyncio.Protocol):
 
     @property
     def silent_s(self) -> float:
-        """Seconds since anything was heard of this gateway."""
+        """Seconds since any byte came from this gateway."""
         return (time.monotonic_ns() - self.heard_at) / 1e9
 
     @property
     def serves(self) -> bool:
-        """Whether the gateway said that it is ready, and has not fallen silent since."""
+        """Whether it last said that it is ready, and was heard from in the last 5 s."""
         return self.ready and self.silent_s <= SILENT_S
 
     @property
     def told_reason(self) -> str:
-        """Why the gateway is not ready; of a silent one, that it is silent."""
+        """The reason for its readiness as it gave it; for a silent one, that it is silent."""
         silent_s = self.silent_s
         if silent_s > SILENT_S:
             return f"{self.name} has been silent for {silent_s:.0f} s"
         return self.reason
 
     def snapshot(self) -> dict[str, object]:
-        """The gateway's state as plain data, for ``/status``."""
+        """The gateway's state (id, epoch, readiness, silence) as plain data, for ``/status``."""
         now = time.monotonic_ns()
         return {
             "id": self.id,
@@ -180,16 +190,16 @@ class Gateway(asyncio.Protocol):
 
 @dataclass(slots=True, frozen=True)
 class HubPort:
-    """Where gateways of other machines connect, and with which certificates."""
+    """The address where gateways of other machines connect, and the TLS context for it."""
 
     address: Address
     tls: ssl.SSLContext | None  # None: on loopback only
 
 
 class Hub:
-    """Accepts gateways and sends them frames; passes their reports and stats to its listener.
+    """Accepts connections of gateways and standby controls, and exchanges frames with them.
 
-    Greetings, traces, epochs and answers to questions are handled here.
+    Reports and stats go to its listener; traces, epochs and answers to questions are kept here.
     """
 
     def __init__(self, listener: HubListener, may_speak: Callable[[], bool] = lambda: True) -> None:
@@ -206,9 +216,10 @@ class Hub:
 
     @contextlib.asynccontextmanager
     async def listening(self, path: Path, port: HubPort | None = None) -> AsyncIterator[None]:
-        """Accept gateways on a unix socket at this path, and at a port, while the block runs.
+        """Accept gateways on a unix socket at ``path``, and at ``port`` if given, in this block.
 
-        A socket file left by an earlier control is replaced.
+        A socket file left by an earlier control is replaced. At the end all gateways are sent a
+        Bye.
         """
         _make_way(path)
         loop = asyncio.get_running_loop()
@@ -232,12 +243,12 @@ class Hub:
                 gateway.dismiss("control stops")
 
     def fall_silent(self) -> None:
-        """Cut all connections at once: this control leads no more, and has nothing to say."""
+        """Abort all connections at once, without a Bye: another control leads now."""
         for gateway in list(self._connections):
             gateway.drop("this control leads no more")
 
     def current(self, gateway_id: str) -> Gateway | None:
-        """The gateway that holds this place; of two, the one that connected last."""
+        """The gateway that holds this place; of two, the one that connected last; None: nobody."""
         found = None
         for gateway in self.gateways.values():
             if gateway.id == gateway_id:
@@ -245,14 +256,14 @@ class Hub:
         return found
 
     def broadcast(self, frame: ToGateway) -> None:
-        """Send a frame to every connected gateway; it is encoded once."""
+        """Send a frame to every gateway and standby control, without waiting; encoded once."""
         if self.gateways or self.observers:
             data = encode(frame)
             for gateway in (*self.gateways.values(), *self.observers):
                 gateway.send(data)
 
     async def explain(self, request_id: str, timeout_s: float) -> bytes | None:
-        """Ask all gateways for the story of a request; None if none has it in time."""
+        """Ask all gateways for the story of a request, as JSON; None if none has it in time."""
         ask_id = next(self._ask_ids)
         told: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         missing = len(self.gateways)
@@ -280,14 +291,17 @@ class Hub:
             del self._questions[ask_id]
 
     def take_traces(self) -> list[TraceRow]:
-        """Return the traced requests that arrived since the last call."""
+        """Return, and remove, the traced requests that arrived since the last call.
+
+        At most 4,096 are kept; further ones are dropped and counted.
+        """
         taken, self._traces = self._traces, []
         return taken
 
     # --- called by Gateway ---
 
     def take_in(self, gateway: Gateway) -> None:
-        """Count a new connection, or drop it if there are too many (called by ``Gateway``)."""
+        """Count a new connection, or drop it if there are 1,024 (called by ``Gateway``)."""
         if len(self._connections) >= CONNECTIONS_MAX:
             self.turned_away += 1
             gateway.drop("too many connections")
@@ -295,7 +309,7 @@ class Hub:
         self._connections.add(gateway)
 
     def let_go(self, gateway: Gateway) -> None:
-        """Forget a connection that ended (called by ``Gateway``)."""
+        """Forget a connection that ended; tell the listener if it was a greeted gateway."""
         self._connections.discard(gateway)
         self.observers.discard(gateway)
         if self.gateways.pop(gateway.name, None) is not None:
@@ -303,7 +317,10 @@ class Hub:
             self._listener.on_gone(gateway)
 
     def hear(self, gateway: Gateway, frame: Frame) -> None:
-        """Handle one frame from one gateway (called by ``Gateway``)."""
+        """Handle one frame from one gateway; one out of place drops its connection.
+
+        Called by ``Gateway``.
+        """
         if isinstance(frame, Hello):
             self._greet(gateway, frame)
         elif not gateway.id or not isinstance(frame, ToControl):

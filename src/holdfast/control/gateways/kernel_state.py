@@ -18,7 +18,10 @@ _TICK_NS: Final = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 def read_stat(proc: Path, pid: int) -> tuple[KernelState, int]:
-    """Read the kernel state of a process and its CPU time in ns; unknown where it is not told."""
+    """Read a process's kernel state and CPU time (ns) from ``proc``; never raises.
+
+    UNKNOWN and 0 where it cannot be read.
+    """
     try:
         words = (proc / str(pid) / "stat").read_text("ascii", "replace").rpartition(")")[2].split()
         return _STATES.get(words[0], KernelState.UNKNOWN), _ticks(words) * _TICK_NS

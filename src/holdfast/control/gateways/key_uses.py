@@ -26,7 +26,7 @@ SETTING: Final = "key_uses"
 
 
 class KeyUses:
-    """The last use of each key of the fleet file, over all gateways and restarts of control."""
+    """The time of last use of each API key of the fleet file, over all gateways and restarts."""
 
     def __init__(
         self,
@@ -47,7 +47,10 @@ class KeyUses:
         self._dirty = False
 
     def heard(self, uses: Iterable[tuple[str, str, int]]) -> None:
-        """Note last uses that a gateway reports; keys that are not in the file are left out."""
+        """Take a gateway's (tenant, key name, time of last use) rows; save at most once a minute.
+
+        Keys that are not in the fleet file are ignored, and a use never moves back.
+        """
         now, known = self._wall(), self._names()
         for tenant, key, at in uses:
             name = (tenant, key)
@@ -58,7 +61,7 @@ class KeyUses:
             self.save()
 
     def save(self) -> None:
-        """Store what is known, without the keys that left the file."""
+        """Write the last uses to the store, without the keys that left the file."""
         known = self._names()
         self._uses = {name: at for name, at in self._uses.items() if name in known}
         by_tenant: dict[str, dict[str, float]] = {}
@@ -68,9 +71,9 @@ class KeyUses:
         self._saved_at, self._dirty = self._wall(), False
 
     def listing(self) -> dict[str, Any]:
-        """All keys of the file with their end and last use, and since when uses are recorded.
+        """All keys of the file with expiry and last use, and since when uses are recorded.
 
-        ``last_used`` is null where the key was not used since then.
+        ``last_used`` is None where the key was not used since then.
         """
         now = self._wall()
         rows = [

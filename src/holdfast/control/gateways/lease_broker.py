@@ -15,7 +15,10 @@ _RETRY: Final = ""  # no tenant is called so
 
 
 class LeaseBroker:
-    """Computes each gateway's share of the limits, and the frames to send after a change."""
+    """Divides shared limits (quotas, retry budget, breaker trials) among gateway places.
+
+    It computes lease frames; the caller sends them.
+    """
 
     def __init__(self, config: LeaseConfig, places: Sequence[str], now: int) -> None:
         self._shares = Shares(config, places, now)
@@ -25,7 +28,7 @@ class LeaseBroker:
         self._at_once: dict[str, int] = {}  # by tenant: requests under way, of all gateways
 
     def declare(self, quotas: Mapping[str, QuotaConfig], now: int) -> None:
-        """Set the quotas, by tenant."""
+        """Set the quotas to divide, by tenant, as the fleet file has them."""
         self._shares.declare([_RETRY, *quotas], now)
         self._at_once = {
             tenant: quota.requests_at_once
@@ -34,16 +37,19 @@ class LeaseBroker:
         }
 
     def came(self, place: str) -> None:
-        """Count a gateway that took its place; ``frame_for`` gives its shares."""
+        """Count a place as taken by a connected gateway; ``frame_for`` gives its shares."""
         self._shares.came(place)
 
     def went(self, place: str, now: int) -> None:
-        """Count a place as empty: its gateway disconnected."""
+        """Count a place as empty, as its gateway disconnected; others get its share over time."""
         self._shares.went(place, now)
         self._trials.went(place, now)
 
     def on_stats(self, place: str, frame: StatsFrame, now: int) -> None:
-        """Record a gateway's demand per tenant, and the replicas it wants to try again."""
+        """Record a gateway's demand per tenant, and the replicas it wants to try again.
+
+        Unknown places are ignored; shares change with the next ``look``.
+        """
         if place not in self._places:
             return
         for tenant, amount in frame.demand.items():
@@ -54,9 +60,9 @@ class LeaseBroker:
         self._trials.told(place, frame.wanted, frame.trying, now)
 
     def look(self, now: int) -> list[tuple[str, LeaseFrame]]:
-        """Rebalance the shares; returns the places whose lease changed, with the frames.
+        """Rebalance the shares; return (place, frame) for the leases that changed.
 
-        Call it once a round.
+        Sends nothing. Call it once a round.
         """
         self._trials.expire(now)
         if len(self._places) > 1:  # alone it has everything, always
@@ -69,7 +75,10 @@ class LeaseBroker:
         ]
 
     def frame_for(self, place: str) -> LeaseFrame:
-        """The lease of the gateway at this place, to be sent now; empty for an unknown place."""
+        """The present lease of the gateway at this place, which the caller must send.
+
+        It counts as sent for the next ``look``. Without shares for an unknown place.
+        """
         known = place in self._places
         shares = self._shares.of(place) if known else {}
         frame = LeaseFrame(

@@ -19,7 +19,7 @@ _LARGEST: Final = "first_token_p95_seconds"  # of several gateways the worst; a 
 
 
 class Totals:
-    """Sums of all gateways' counters, including gateways that have ended."""
+    """Sums of all gateways' counters; what ended gateways counted stays in them."""
 
     __slots__ = ("_ended", "left_out")
 
@@ -28,11 +28,14 @@ class Totals:
         self.left_out = 0  # series beyond the bound, at the last look
 
     def keep(self, counters: Mapping[str, float]) -> None:
-        """Add the counters of a gateway that ended, so that no sum falls."""
+        """Add the counters of a gateway that ended to the sums for good, so that no sum falls."""
         _add(self._ended, counters)
 
     def with_those_of(self, living: Iterable[Mapping[str, float]]) -> dict[str, float]:
-        """The sums over ended and living gateways."""
+        """A new dict of the sums over ended gateways and these living ones.
+
+        At most 32,768 series; ``left_out`` is set to how many were beyond that.
+        """
         sums = dict(self._ended)
         self.left_out = sum(_add(sums, counters) for counters in living)
         return sums
@@ -40,7 +43,7 @@ class Totals:
     def only(
         self, beginnings: tuple[str, ...], living: Iterable[Mapping[str, float]]
     ) -> dict[str, float]:
-        """The sums of the series whose names start with one of ``beginnings``."""
+        """Sums over ended and living gateways, of series whose names start with ``beginnings``."""
         sums: dict[str, float] = {}
         for counters in (self._ended, *living):
             for series, value in counters.items():
@@ -61,7 +64,7 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> int:
 
 
 def gateway_gauges(living: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The gauges of all gateways added up; of latency percentiles the largest."""
+    """The gauges of all gateways added up; of the 95th percentiles the largest."""
     together: dict[str, float] = {}
     for gauges in living:
         for series, value in gauges.items():
@@ -76,7 +79,7 @@ def gateway_gauges(living: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def fleet_gauges(replicas: Iterable[Mapping[str, str | float]]) -> dict[str, float]:
-    """Gauges of the fleet: replicas by state, and each replica's share and load."""
+    """Prometheus gauges of replicas by model and state, and each replica's share and load."""
     states: Counter[str] = Counter()
     gauges: dict[str, float] = {}
     for row in replicas:
@@ -88,7 +91,11 @@ def fleet_gauges(replicas: Iterable[Mapping[str, str | float]]) -> dict[str, flo
 
 
 def render(counters: Mapping[str, float], gauges: Mapping[str, float]) -> str:
-    """Render counters and gauges as Prometheus text, samples of one name together."""
+    """Render counters and gauges as Prometheus text, prefixed ``holdfast_``, grouped by name.
+
+    Series with an unusable name or value are left out; counters that end in _bucket, _sum or _count
+    become histograms.
+    """
     families: dict[str, tuple[str, list[str]]] = {}
     for kind, series in (("counter", counters), ("gauge", gauges)):
         for key, value in series.items():

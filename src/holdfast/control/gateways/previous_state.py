@@ -19,7 +19,10 @@ _log = structlog.get_logger("holdfast.control")
 
 
 def read_previous(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
-    """The previous control's config and view from the state file; None where unreadable."""
+    """The previous control's config and view from the state file; (None, None): unusable.
+
+    The view alone is None where none was saved. Logs what cannot be used.
+    """
     config, view = read_state(path)
     if config is None:
         return None, None
@@ -32,7 +35,7 @@ def read_previous(path: Path) -> tuple[ConfigFrame | None, Earlier | None]:
 
 
 def without_placed_endpoints(config: ConfigFrame) -> bytes:
-    """The fleet file as JSON, without endpoints of launched and discovered replicas."""
+    """The frame's fleet file as JSON, without endpoints of launched and discovered replicas."""
     file = FleetFile.from_json(config.config)
     nowhere: dict[str, list[EndpointSection]] = {
         model.name: [] for model in file.models if model.placed_by_control
@@ -41,7 +44,7 @@ def without_placed_endpoints(config: ConfigFrame) -> bytes:
 
 
 def stored_answers(store: Store) -> AnswerBook:
-    """The known canary answers from the store; an empty book where they are unreadable."""
+    """The learned canary answers from the store; an empty book where none can be read."""
     kept = store.answers()
     try:
         return AnswerBook.restore(kept) if kept else AnswerBook()

@@ -19,7 +19,7 @@ _REPORT_BYTES_MAX: Final = 1 << 20
 
 
 class ProcessRow(msgspec.Struct, frozen=True):
-    """One process as the supervisor last judged it."""
+    """One process of Holdfast with its condition and since when, as last judged."""
 
     name: str
     pid: int
@@ -28,7 +28,7 @@ class ProcessRow(msgspec.Struct, frozen=True):
 
 
 class Replacement(msgspec.Struct, frozen=True):
-    """One process that was killed because it was frozen, so that another takes its place."""
+    """One frozen process that the supervisor killed and replaced."""
 
     number: int  # grows by one
     at: float  # wall time
@@ -39,7 +39,10 @@ class Replacement(msgspec.Struct, frozen=True):
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
-    """All processes of one supervisor, and those that it replaced."""
+    """One supervisor's report: its processes, the last replacements, and counts of all.
+
+    Numbers of replacements are only comparable for the same ``supervisor``.
+    """
 
     supervisor: str  # unlike that of any other: numbers of replacements are its own
     processes: list[ProcessRow] = []
@@ -48,14 +51,14 @@ class ProcessReport(msgspec.Struct, frozen=True):
 
 
 def write_report(path: Path, report: ProcessReport) -> None:
-    """Replace the report at ``path``."""
+    """Replace the report at ``path``, atomically by renaming."""
     draft = path.with_suffix(".new")
     draft.write_bytes(msgspec.json.encode(report))
     os.replace(draft, path)  # noqa: PTH105 the same call, and its atomicity is what matters
 
 
 def read_report(path: Path) -> ProcessReport | None:
-    """Read the report; None where there is none or it makes no sense."""
+    """Read the supervisor's report; None where there is none or it cannot be decoded."""
     try:
         with path.open("rb") as stream:
             return msgspec.json.decode(stream.read(_REPORT_BYTES_MAX), type=ProcessReport)

@@ -30,7 +30,10 @@ _COUNTED: Final = [  # also while they are 0: an alert on an increase needs a be
 
 
 class ServingProcesses:
-    """The processes of Holdfast itself, as their supervisor sees them."""
+    """What the supervisor reports of control and gateway processes, and how it fares itself.
+
+    Reports frozen and replaced ones as facts.
+    """
 
     def __init__(
         self,
@@ -50,17 +53,21 @@ class ServingProcesses:
         self._told = _told_before(store.settings().get(_TOLD))
 
     def watch_supervisor(self, watch: SupervisorWatch) -> None:
-        """Look at the supervisor as well from now on."""
+        """Judge the supervisor, too, at each ``look`` from now on."""
         self._supervisor = watch
 
     async def run(self) -> None:
-        """Read the report every second until cancelled."""
+        """Call ``look`` every second until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> None:
-        """Read the report if it changed, and pass on what is new in it or still holds."""
+        """Read the supervisor's report if it changed, and report frozen processes as facts.
+
+        Each replacement is reported once and noted as an event; a process that is late or stopped
+        at each call while it is so.
+        """
         if self._supervisor is not None:
             self._supervisor_row = self._supervisor.look()
         try:
@@ -124,14 +131,17 @@ class ServingProcesses:
         ]
 
     def worries(self) -> list[str]:
-        """One line for each process that is late or stopped, for ``/readyz``."""
+        """One sentence for each process that is late, traced, stopped or stuck now."""
         return [
             f"{row.name} has been {condition.value} for {self._for_s(row):.0f} s"
             for row, condition in self._worrying()
         ]
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Replacements since the supervisor began, and how late each process is."""
+        """Prometheus counters of replacements and gauges of how late each process is.
+
+        Counters are since the supervisor began; a process that is well has 0 seconds.
+        """
         counts = self._report.counts if self._report is not None else {}
         counters = {
             f'serving_processes_replaced_total{{process="{kind}",reason="{condition.value}"}}': (

@@ -17,7 +17,10 @@ SOCKET_FILE: Final = "control.sock"  # beside it, where gateways connect
 
 
 def write_state(path: Path, config: ConfigFrame, view: ViewFrame | None) -> None:
-    """Replace the state file. It is not synced: it must survive a process, not the machine."""
+    """Replace the state file with this config and view, atomically by renaming.
+
+    It is not synced: it must survive a process, not the machine. Raises ``OSError``.
+    """
     draft = path.with_suffix(".new")
     with draft.open("wb") as stream:
         stream.write(encode(config))

@@ -25,7 +25,7 @@ LOOK_S: Final = 1.0  # between two looks
 
 
 class SupervisorWatch:
-    """Judges one supervisor by repeated looks at it."""
+    """Judges from control whether its supervisor process is frozen; it never replaces it."""
 
     def __init__(
         self, pid: int, beat_path: Path, config: ProcessWatchConfig, proc: Path = Path("/proc")
@@ -47,7 +47,10 @@ class SupervisorWatch:
         )
 
     def look(self, now: int | None = None, wall: float | None = None) -> ProcessRow:
-        """Judge the supervisor now; to be called every ``LOOK_S``."""
+        """Read the supervisor's kernel state and heartbeat, and return its condition as a row.
+
+        To be called every second.
+        """
         now = time.monotonic_ns() if now is None else now
         wall = time.time() if wall is None else wall
         try:

@@ -57,11 +57,14 @@ _MARKED: Final = (LineSeen, GpuFault, GpuSeen, MemorySeen)  # control acts on th
 
 
 class BadReportError(Exception):
-    """A fact report was refused as invalid; the text names the wrong entry and field."""
+    """A fact report was refused as invalid; the text names the first wrong entry and field."""
 
 
 class TooMuchError(Exception):
-    """A fact report was refused: more facts came than are accepted in a second."""
+    """A fact report was refused: all reporters together sent too many facts.
+
+    ``wait_s`` says when to try again.
+    """
 
     def __init__(self, wait_s: float) -> None:
         super().__init__(f"more than {FACTS_PER_S} facts a second; try again in {wait_s:.0f} s")
@@ -69,7 +72,7 @@ class TooMuchError(Exception):
 
 
 class FactReports:
-    """Checks reports of facts from other sources and passes the facts to control."""
+    """Checks the facts of ``POST /facts``, limits their rate, and passes them to control."""
 
     def __init__(
         self,
@@ -89,9 +92,10 @@ class FactReports:
         self.taken = self.refused = 0  # facts; reports
 
     def take(self, report: object) -> int:
-        """Accept all facts of a report, or none; returns how many.
+        """Check a decoded report and pass on all its facts, or none; return how many.
 
-        Raises ``BadReportError`` or ``TooMuchError`` where the report is refused.
+        Raises ``BadReportError`` for an invalid entry, an unknown replica or a kind that is not
+        accepted, and ``TooMuchError`` above the rate.
         """
         try:
             facts = self._read(report)

@@ -20,7 +20,7 @@ PATIENCE_S: Final = 15.0  # with one look; a driver that wakes its GPUs takes se
 
 
 class GpuWatch:
-    """Polls this host's GPUs and holds the last report and new Xid faults."""
+    """Polls this host's GPUs in a thread; holds the last report and Xid faults not yet taken."""
 
     def __init__(
         self,
@@ -40,7 +40,10 @@ class GpuWatch:
         self.read_at: float | None = None  # when the last report came, seconds since 1970
 
     async def run(self) -> None:
-        """Poll the GPUs until cancelled; a driver that does not answer is reported as such."""
+        """Poll the GPUs every 10 s (5 min where there are none), until cancelled.
+
+        A driver that does not answer within 15 s is reported as unavailable until it does.
+        """
         look: asyncio.Task[GpuReport] | None = None
         try:
             while True:
@@ -66,34 +69,40 @@ class GpuWatch:
 
     @property
     def last(self) -> GpuReport | None:
-        """The last GPU report; None before the first poll."""
+        """The last GPU report; None before the first poll.
+
+        It may say that the driver does not answer.
+        """
         return self._report
 
     def take_xids(self) -> list[Xid]:
-        """Return the Xid faults that the driver reported since the last call."""
+        """Return, and remove, the Xid faults that the driver reported since the last call."""
         taken = []
         while self._fresh:  # a look may add to it meanwhile, in its thread
             taken.append(self._fresh.popleft())
         return taken
 
     def need_reset(self) -> set[int]:
-        """Numbers of the GPUs of which a fault was reported that only a reset or repair ends."""
+        """Numbers of the GPUs with an Xid fault, in the last report, that only a reset ends."""
         gpus = self._report.gpus if self._report is not None else ()
         return {gpu.index for gpu in gpus if any(xid.needs_reset for xid in gpu.xid)}
 
     def report(self) -> dict[str, Any]:
-        """The last GPU report as plain data; before the first poll it says so."""
+        """The last GPU report as plain data for the admin port; before the first it says so."""
         if self._report is None:
             return {"available": False, "reason": "not looked yet", "gpus": []}
         return self._report.as_dict()
 
     def summary(self) -> dict[str, Any]:
-        """Whether this host has GPUs: how many, or why none can be seen."""
+        """Whether this host has GPUs, and how many, or why none can be seen."""
         told = self.report()
         return {"available": told["available"], "reason": told["reason"]}
 
     def gauges(self) -> dict[str, float]:
-        """Gauges of each GPU (memory, utilisation, temperature, …); unknown ones are left out."""
+        """Prometheus gauges of each GPU (memory, utilisation, temperature, power, ECC errors).
+
+        By GPU number, from the last report; unknown figures are left out.
+        """
         found: dict[str, float] = {}
         for gpu in self._report.gpus if self._report is not None else ():
             label = f'{{gpu="{gpu.index}"}}'

@@ -35,7 +35,10 @@ Seen = Callable[[Fact], None]
 
 
 class HostWatch:
-    """Reads /proc and GPU data of the replicas launched on this host, and reports facts."""
+    """Reads /proc and GPU data of the replicas launched on this host, and reports facts.
+
+    Restarts nothing and judges nothing.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class HostWatch:
         self._held: dict[str, HeldGpus] = {}  # GPUs of each replica, at the last look
 
     async def run(self) -> None:
-        """Read the host once per period, until cancelled."""
+        """Read the host every 10 s, until cancelled; errors are logged."""
         while True:
             try:
                 await self.look()
@@ -75,7 +78,10 @@ class HostWatch:
             await asyncio.sleep(self._period_s)
 
     async def look(self) -> None:
-        """Read the host's replicas once and report memory, progress, versions and host facts."""
+        """Read the host's replicas once and report memory, progress, versions and host facts.
+
+        Versions and host facts only when they changed.
+        """
         here = [unit for unit in self._units.values() if not unit.on]  # others' pids are elsewhere
         roots = {unit.id: unit.pid for unit in here if unit.pid is not None}
         paths = {unit.spec.weights for unit in here}
@@ -118,7 +124,10 @@ class HostWatch:
             self._saw(gpu_seen(self.name, device, on_it))
 
     def gpu_use(self, replica: str) -> GpuUse | None:
-        """GPU memory, load and heat of a launched replica; None: unknown, or it has no GPU."""
+        """GPU memory, load and heat of a replica launched here, at the last read.
+
+        None: unknown, or it holds no GPU.
+        """
         return self._held.get(replica, NOTHING).use
 
     def _tell_versions(self) -> None:
@@ -155,7 +164,10 @@ class HostWatch:
     # --- GPU faults ------------------------------------------------------------------------------
 
     def fault(self, xid: Xid) -> None:
-        """Report a GPU fault against the replicas that use that GPU, as far as they are known."""
+        """Report a GPU's Xid fault as a fact about each launched replica that uses that GPU.
+
+        Nothing is reported where no user of it is known.
+        """
         for name in self._users(xid):
             self._saw(GpuFault(name, xid.code, xid.needs_reset, xid.meaning))
 

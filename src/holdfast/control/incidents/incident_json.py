@@ -87,7 +87,7 @@ def _refuse_unknown(given: Iterable[str], known: tuple[str, ...], where: str) ->
 
 
 def fact_line(at: int, fact: Fact) -> bytes:
-    """Encode a fact as one line of an export, with its kind and its core time (ns)."""
+    """Encode a fact as one line of an export, with its kind and its core time (ns). No newline."""
     start = b'{"at":%d,"kind":"%s"' % (at, FACT_NAMES[type(fact)].encode())
     if all(_finite(getattr(fact, name)) for name in _NUMBERS[type(fact)]):
         body = msgspec.json.encode(fact)
@@ -97,7 +97,11 @@ def fact_line(at: int, fact: Fact) -> bytes:
 
 
 def fact_from_plain(plain: Mapping[str, Any]) -> Fact:
-    """Decode a fact from its members; ``ValueError`` names the member that cannot be read."""
+    """Decode a fact from a plain dict with ``kind``; ``at`` is ignored.
+
+    Raises ``ValueError`` that names an unknown kind, or the member that is missing, unknown or
+    wrong.
+    """
     name = plain.get("kind")
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
@@ -113,14 +117,17 @@ def fact_from_plain(plain: Mapping[str, Any]) -> Fact:
 
 
 def incident_to_plain(incident: Incident) -> dict[str, Any]:
-    """Convert an incident to plain JSON data: every field, and its title."""
+    """Convert an incident to plain JSON data: every field, and its title; times stay core time."""
     plain = _worded(msgspec.to_builtins(incident))
     plain |= {"class": plain["failure_class"], "title": incident.title}
     return {key: plain[key] for key in _INCIDENT_KEYS}
 
 
 def incident_from_plain(plain: Mapping[str, Any]) -> Incident:
-    """Decode an incident from plain data; ``ValueError`` names what cannot be read."""
+    """Decode an incident from ``incident_to_plain`` data.
+
+    Raises ``ValueError`` that names the member that is missing, unknown or wrong.
+    """
     own = {name: value for name, value in plain.items() if name not in ("title", "class")}
     if "class" not in plain:
         raise ValueError("incident.class: is missing; it has no default")
@@ -143,14 +150,15 @@ def incident_from_plain(plain: Mapping[str, Any]) -> Incident:
 def export_head(
     plain: Mapping[str, Any], baselines: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Build the first line of an export: the incident (``plain``), baselines and config."""
+    """Build the first line of an export, as a dict: format, incident, baselines and config."""
     return {_FORMAT_KEY: FORMAT, "incident": plain, "baselines": baselines, "config": config}
 
 
 def read_export(lines: Iterable[str | bytes]) -> IncidentExport:
     """Decode an exported incident from its lines, with its facts in order of time.
 
-    ``ValueError`` names the line and the member that cannot be read.
+    Blank lines are skipped. Raises ``ValueError`` that names the line and the member that cannot be
+    read.
     """
     head: Mapping[str, Any] | None = None
     incident: Incident | None = None
@@ -196,7 +204,7 @@ def _members(value: object, where: str) -> Mapping[str, Any]:
 
 
 def pack_lines(lines: Iterable[bytes]) -> bytes | None:
-    """Compress the lines of an export for the store; ``None`` if the result is too large."""
+    """Compress the lines of an export for the store; ``None`` above 2 MiB compressed."""
     packer = zlib.compressobj(6)
     parts: list[bytes] = []
     size = 0

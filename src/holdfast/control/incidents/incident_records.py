@@ -52,12 +52,18 @@ def clock() -> int:
 
 
 def for_people(plain: Mapping[str, Any], difference: int) -> dict[str, Any]:
-    """Convert an incident's times from core time (ns) to seconds since 1970."""
+    """A copy of a plain incident with its core times (ns) as seconds since 1970.
+
+    ``difference`` is ``clock()`` when the incident was written.
+    """
     return _timed(plain, lambda at: round((at + difference) / SECOND, 3))
 
 
 def moved(plain: Mapping[str, Any], by: int) -> dict[str, Any]:
-    """Shift an incident's core times by ``by`` ns, to adopt it from an earlier control."""
+    """A copy of a plain incident with all its core times shifted by ``by`` ns.
+
+    Used to adopt an incident of an earlier control, whose core time began elsewhere.
+    """
     return _timed(plain, lambda at: at + by)
 
 
@@ -76,13 +82,13 @@ def opened(kept: Mapping[str, Any]) -> float:
 
 
 def number(name: str) -> int:
-    """The number at the end of an incident's id; 0 where there is none."""
+    """The number after the last ``-`` of an incident's id; 0 where there is none."""
     text = name.rpartition("-")[2]
     return int(text) if text.isdecimal() else 0
 
 
 def put(store: Store, incident: Incident, facts: bytes | None = None) -> None:
-    """Store an incident as it is now, with its packed facts if given."""
+    """Store an incident as it is now, replacing the stored one, with its packed facts if given."""
     kept = {"clock": clock(), "incident": incident_to_plain(incident)}
     stage = Stage.CLOSED if incident.stage is Stage.CLOSED else Stage.OPEN
     store.put_incident(incident.id, opened(kept), stage, kept, facts)
@@ -91,7 +97,11 @@ def put(store: Store, incident: Incident, facts: bytes | None = None) -> None:
 def lines_of(
     log: FactLog, incident: Incident, first: Mapping[str, Any], earlier: list[bytes]
 ) -> list[bytes]:
-    """Build the lines of an export: those stored earlier, and newer facts from the log."""
+    """Build the lines of an export: ``first``, the facts stored earlier, newer facts of the log.
+
+    At most 30,000 facts; baselines and config stay those of the first export. ``earlier`` has the
+    lines of the stored export, or none. Stores nothing.
+    """
     before = earlier[1:]
     since = orjson.loads(before[-1])["at"] if before else None
     facts = [(at, fact) for at, fact in log.of(incident) if since is None or at > since]
@@ -121,7 +131,7 @@ def _fitting(
 
 
 class Packer:
-    """Stores the facts behind incidents in the background, one incident at a time."""
+    """Stores the facts behind incidents in the background, packed, one incident at a time."""
 
     def __init__(self, store: Store, log: FactLog) -> None:
         self._store = store
@@ -130,9 +140,9 @@ class Packer:
         self._task: asyncio.Task[None] | None = None
 
     def want(self, incident: Incident, first: dict[str, Any]) -> None:
-        """Queue an incident's facts to be stored.
+        """Queue an incident's facts to be stored; ``first`` is the head of its export.
 
-        The queue is bounded by the number of incidents in memory.
+        An incident that already waits is replaced in the queue.
         """
         self._waiting.pop(incident.id, None)
         self._waiting[incident.id] = (incident, first)
@@ -155,14 +165,17 @@ class Packer:
         return pack_lines(self.lines(incident, first))
 
     def lines(self, incident: Incident, first: Mapping[str, Any]) -> list[bytes]:
-        """Build an incident's export as of now. It may take seconds: call it in a thread."""
+        """Build an incident's export as of now: stored facts and newer ones; stores nothing.
+
+        It may take seconds: call it in a thread.
+        """
         _, kept = self._store.incident(incident.id)
         return lines_of(
             self._facts, incident, first, unpack_lines(kept) if kept is not None else []
         )
 
     async def close(self) -> None:
-        """Wait up to 5 s for queued facts to be stored, then give up."""
+        """Wait up to 5 s for queued facts to be stored, then cancel."""
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=5.0)
             self._task.cancel()

@@ -55,26 +55,32 @@ _log = structlog.get_logger("holdfast.control.incidents.incident_tracker")
 
 
 class Hands(RemedyHands, Protocol):
-    """Carries out what incidents call for."""
+    """Carries out what incidents call for; ``IncidentWatch`` implements it."""
 
     def put_back(self, replica: str, reason: str) -> None:
         """End a take-out: from now on the replica's canaries decide again whether it serves."""
 
     def ladder_of(self, model: str) -> str:
-        """The virtual model that degrades from this model to others; empty: there is none."""
+        """The virtual model whose ladder steps down from this model to another; empty: none."""
 
     def ask_canaries(self, replicas: tuple[str, ...]) -> None:
-        """Send canaries to these replicas now."""
+        """Ask for canaries to these replicas now; does not wait for their results."""
 
     def block(self, fingerprints: Mapping[str, int]) -> None:
-        """Make gateways refuse requests with these fingerprints until the given core time (ns)."""
+        """Make gateways refuse requests with these fingerprints until the given core time (ns).
+
+        The mapping replaces the previous one; an empty one unblocks all.
+        """
 
     def note(self, notice: Notice) -> None:
         """Record a notice in the events that operators read."""
 
 
 class IncidentTracker:
-    """Feeds facts to the investigation; stores, reports and acts on the incidents it opens."""
+    """Feeds facts to the investigation; stores, reports and acts on the incidents it opens.
+
+    An error in a detector is counted and logged, and never reaches the caller.
+    """
 
     def __init__(
         self,
@@ -131,7 +137,10 @@ class IncidentTracker:
         return found
 
     def follow(self, config: InvestigationConfig) -> None:
-        """Apply new settings: start a new investigation that keeps baselines and open incidents."""
+        """Apply new settings: start a new investigation that keeps baselines and open incidents.
+
+        Does nothing if the settings are the same.
+        """
         if config == self._config:
             return
         self.keep_baselines()
@@ -145,7 +154,10 @@ class IncidentTracker:
     # --- facts -----------------------------------------------------------------------------------
 
     def take(self, fact: Fact) -> None:
-        """Queue a fact to be judged soon, in order of arrival; dropped if the queue is full."""
+        """Queue a fact to be judged soon, in order of arrival.
+
+        If 20,000 facts wait, it is dropped and counted.
+        """
         if len(self._queue) >= QUEUE_MAX:
             self.facts_dropped += 1
             return
@@ -296,9 +308,10 @@ class IncidentTracker:
     # --- what operators ask ----------------------------------------------------------------------
 
     def listing(self, limit: int, stage: str | None = None) -> list[dict[str, Any]]:
-        """The latest incidents, newest last, without their long parts.
+        """The latest stored incidents, newest last, with counts in place of their long parts.
 
-        Stage ``open`` means all that are not closed.
+        ``stage``: ``open`` is all that are not closed, ``mending`` those of the latest that mend,
+        ``closed``, or None for all.
         """
         column = None if stage is None else Stage.CLOSED if stage == Stage.CLOSED else Stage.OPEN
         found = []
@@ -311,7 +324,7 @@ class IncidentTracker:
         return found[::-1]
 
     def get(self, name: str) -> dict[str, Any] | None:
-        """One incident with all its parts, from memory or the store; None: there is none."""
+        """One incident with all its parts, times in seconds since 1970; None: no such incident."""
         incident = self._investigation.incidents.get(name)
         if incident is not None:
             return incident_records.for_people(
@@ -325,7 +338,10 @@ class IncidentTracker:
         )
 
     async def export(self, name: str) -> list[bytes] | None:
-        """One incident and its facts as lines of JSON, for a replay; None: no such incident."""
+        """One incident and its facts as lines of JSON, for a replay; None: no such incident.
+
+        Only the first line where its facts were not stored.
+        """
         incident = self._investigation.incidents.get(name)
         if incident is not None:
             first = self._head(incident_to_plain(incident))
@@ -339,7 +355,10 @@ class IncidentTracker:
         return export_head(plain, self._investigation.baselines(), asdict(self._config))
 
     def close(self, name: str) -> tuple[bool, str]:
-        """Close an incident on an operator's order, and put back replicas it had taken out."""
+        """Close an incident on an operator's order, and put back replicas it had taken out.
+
+        Stores and announces it as any other closing. Returns (False, why) if it is not open.
+        """
         incident = self._investigation.incidents.get(name)
         if incident is None or incident.stage is Stage.CLOSED:
             return False, "it is not open"
@@ -354,21 +373,29 @@ class IncidentTracker:
         return True, f"{name} is closed"
 
     def versions(self) -> list[VersionLine]:
-        """What each replica runs on, where it differs from its deployment, and warnings."""
+        """One line per replica: what it runs on, how it differs from its peers, and warnings."""
         return self._investigation.versions()
 
     # --- baselines of healthy answers -------------------------------------------------------------
 
     def baselines_of(self, model: str) -> list[dict[str, Any]]:
-        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        """Each answer baseline of a model, learned or being learned, with its latest answers."""
         return self._investigation.describe_baselines(model)
 
     def accept_baselines(self, model: str, why: str) -> tuple[bool, str]:
-        """Make the latest answers of a model its baselines; whether any was, and what was done."""
+        """Make the latest answers of a model its baselines, as an operator orders.
+
+        Returns whether any was replaced, and a sentence. If so, stores the baselines and notes an
+        event with ``why``.
+        """
         return self._replaced(model, "baseline accepted", why, self._investigation.accept_baselines)
 
     def reset_baselines(self, model: str, why: str) -> tuple[bool, str]:
-        """Drop the baselines of a model and learn them anew; whether any was, and what was done."""
+        """Drop the answer baselines of a model, to be learned anew, as an operator orders.
+
+        Returns whether any was dropped, and a sentence. If so, stores the baselines and notes an
+        event with ``why``.
+        """
         return self._replaced(model, "baseline reset", why, self._investigation.reset_baselines)
 
     def _replaced(
@@ -385,7 +412,7 @@ class IncidentTracker:
     # --- the end, and figures --------------------------------------------------------------------
 
     def keep_baselines(self) -> None:
-        """Store the learned baselines of healthy answers, which take a day to learn."""
+        """Store the learned answer baselines; a failure is only logged."""
         self._baselines_at = time.monotonic_ns()
         try:
             self._store.put_setting(_SETTING, self._investigation.baselines())
@@ -393,7 +420,7 @@ class IncidentTracker:
             _log.error("baselines not kept", reason=str(error))
 
     async def stop(self) -> None:
-        """Judge the queued facts, store baselines and facts, and stop."""
+        """Judge the queued facts, store baselines and facts, and stop; incidents stay open."""
         if self._turning is not None:
             self._turning.cancel()
         self.drain()
@@ -402,11 +429,14 @@ class IncidentTracker:
 
     @property
     def open_count(self) -> int:
-        """The number of incidents that are not closed."""
+        """The number of incidents in memory that are not closed, mending ones included."""
         return sum(1 for _ in self._unclosed())
 
     def drift_series(self) -> dict[str, float]:
-        """How far each model's answers drifted from their baseline, as history series."""
+        """How far each model's answers drifted: ``model/NAME/drift``, ``baseline`` and ``cusum``.
+
+        Names and values for the history; only models with figures are in it.
+        """
         found: dict[str, float] = {}
         for model, told in self._investigation.drift_figures().items():
             found[f"model/{model}/drift"] = told.now
@@ -415,7 +445,7 @@ class IncidentTracker:
         return found
 
     def unclosed(self) -> list[Incident]:
-        """The incidents that are not closed; callers must not change them."""
+        """The incidents that are not closed, as live objects; callers must not change them."""
         return list(self._unclosed())
 
     def _unclosed(self) -> Iterable[Incident]:
@@ -423,12 +453,16 @@ class IncidentTracker:
         return (incident for incident in found if incident.stage is not Stage.CLOSED)
 
     def gauges(self) -> dict[str, float]:
-        """The number of open incidents by class and cause."""
+        """The gauge ``incidents_open`` by class and cause; a pair without open ones is left out."""
         now = Counter((one.failure_class.value, one.cause.value) for one in self._unclosed())
         return {_series("incidents_open", *key): count for key, count in now.items()}
 
     def counters(self) -> dict[str, float]:
-        """Counters of opened incidents, evidence, facts, errors and notifications."""
+        """Prometheus counters: incidents opened by class and cause, evidence by sign, facts.
+
+        Also dropped facts, errors of the investigation, and notifications. A labelled series
+        appears with its first count.
+        """
         found: dict[str, float] = {
             _series("incidents_total", *key): count for key, count in self.opened.items()
         }

@@ -77,11 +77,15 @@ class WatchedControl(Protocol):
         """Send a frame to every gateway."""
 
     def gateway_gauges(self, now: int) -> Sequence[Mapping[str, float]]:
-        """Each gateway's last gauges; an empty mapping for a silent gateway."""
+        """Each connected gateway's last gauges; an empty mapping for a silent gateway."""
 
 
 class IncidentWatch:
-    """Feeds control's observations to the investigation, and carries out what it asks for."""
+    """Feeds control's observations to the investigation, and carries out what it asks for.
+
+    It also keeps the figures for display. Its errors are logged and counted and do not reach
+    control.
+    """
 
     def __init__(
         self,
@@ -145,36 +149,46 @@ class IncidentWatch:
             self._loop().tell(DeviceMemory(fact.replica, used))
 
     def memory_grows(self, replica: str) -> bool:
-        """Whether a replica's GPU memory goes with its work; False where it is not of the fleet."""
+        """Whether a replica's GPU memory use grows with its work.
+
+        False for engines that take their memory at the start, and for replicas not in the fleet.
+        """
         deployed = self._loop().deployed.get(replica)
         return deployed is not None and not dialect(deployed.engine).takes_memory_at_start
 
     def device_memory(self, now: int) -> dict[str, float]:
-        """The share of GPU memory in use, by replica, of those whose memory goes with their work.
+        """The share (0 to 1) of GPU memory in use, by replica id, where it grows with the work.
 
-        For engines that take their memory at the start it says nothing; they tell their KV cache.
+        Replicas without a recent report, and engines that take all memory at the start, are left
+        out.
         """
         found = ((name, self.figures.device_memory(name, now)) for name in self._loop().deployed)
         return {name: used for name, used in found if used is not None and self.memory_grows(name)}
 
     @property
     def declared(self) -> Mapping[str, Declared]:
-        """What is declared of all replicas, of the fleet file and of platforms, by id."""
+        """What is declared of all replicas by fleet file and platforms (host, memory, …), by id."""
         return self._declared
 
     @property
     def host(self) -> str:
-        """The name of the host that control runs on."""
+        """The host name of the machine that control runs on."""
         return self._hosts.name
 
     def gpu_use(self, replica: str) -> GpuUse | None:
-        """GPU memory, load and heat of a launched replica; None: unknown, or it has no GPU."""
+        """GPU memory, load and heat of a replica launched on this host, at the last read.
+
+        None: unknown, or it holds no GPU.
+        """
         return self._hosts.gpu_use(replica)
 
     # --- life ------------------------------------------------------------------------------------
 
     def follow(self, file: FleetFile) -> None:
-        """Apply a config in which launched and discovered replicas have their endpoints."""
+        """Apply a config in which launched and discovered replicas have their endpoints.
+
+        The first call also passes on the facts that came before it.
+        """
         self._file = file
         self._notifier.follow(file.incidents.notify)
         self.incidents.follow(file.incidents.investigation())
@@ -195,7 +209,10 @@ class IncidentWatch:
         self._hosts.engines = {one: engines[one] for one in engines if one in self._declared}
 
     async def run(self) -> None:
-        """Do one round every period until cancelled; then store what must survive."""
+        """Do one round each second until cancelled; then judge what is queued and store baselines.
+
+        Errors in a round are counted, and logged once for each kind.
+        """
         hosts = asyncio.create_task(self._hosts.run())
         logged: set[str] = set()
         try:
@@ -216,7 +233,7 @@ class IncidentWatch:
             await self._notifier.close()
 
     def round(self, now: int) -> None:
-        """Report GPU faults and queue lengths, and advance the observations' clock."""
+        """Report new GPU faults and, every fifth call, queue lengths; advance detectors' clocks."""
         self._rounds += 1
         for xid in self._gpus.take_xids():
             self._hosts.fault(xid)
@@ -250,7 +267,11 @@ class IncidentWatch:
     # --- what happens ----------------------------------------------------------------------------
 
     def saw(self, fact: Fact) -> None:
-        """Pass one fact to the investigation, distorted if its replica is disturbed on purpose."""
+        """Pass one fact to the investigation and the figures.
+
+        A deliberate disturbance may falsify or drop it; before the first ``follow`` it is kept
+        until then.
+        """
         if self._early is not None:
             self._early.append(fact)
             return
@@ -259,7 +280,11 @@ class IncidentWatch:
             self._observations.saw(shown, time.monotonic_ns())
 
     def sighted(self, reading: Reading) -> None:
-        """Pass on the facts that a platform's new reading implies."""
+        """Pass on the facts that differ in a platform's new reading from its last one.
+
+        Ends of replicas that were told are stored, so that the next control does not tell them
+        again.
+        """
         found = self._sightings.take(reading, time.monotonic_ns(), time.time())
         self._tell(found)
         self._keep_ends()
@@ -275,7 +300,7 @@ class IncidentWatch:
             _log.error("ends of replicas not kept", reason=str(error))
 
     def unsighted(self, source: str) -> None:
-        """Withdraw what a platform declared: it is no longer polled."""
+        """Withdraw all that a platform declared, because it is no longer polled."""
         self._tell(self._sightings.forget(source))
 
     def _tell(self, facts: Sequence[Fact]) -> None:
@@ -302,7 +327,10 @@ class IncidentWatch:
         return own and bool(self._deployments.units)
 
     def notice(self, notice: Notice) -> None:
-        """Handle a notice of the fleet; a replica that became ready is asked for its version."""
+        """Pass a fleet's notice to the investigation.
+
+        If a replica became ready, its engine is asked for its version in the background.
+        """
         self._observations.notice(notice)
         deployed = self._loop().deployed.get(notice.replica_id)
         if notice.signal and notice.what == State.READY and deployed is not None:
@@ -314,26 +342,33 @@ class IncidentWatch:
             self.saw(VersionsSeen(replica, engine=version))
 
     def answered(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """Pass a canary's result to the investigation."""
+        """Pass a canary's result to the investigation, with the fleet's judgement of its pace.
+
+        ``slow``: slow against its peers; ``inflight``: users' requests on the replica.
+        """
         self._observations.canary(result, slow=slow, inflight=inflight)
 
     def seen(self, event: Seen, frame: SeenFrame) -> None:
-        """Pass a gateway's observations to the investigation and the figures."""
+        """Pass a gateway's report to the investigation, and its times to the figures."""
         self._observations.seen(event, frame.died, frame.compared, frame.died_ago_s)
         self.figures.seen(event, self._declared, time.monotonic_ns())
 
     def gateway_gone(self, name: str) -> None:
-        """Count no requests in flight any more for a gateway that disconnected."""
+        """Count no requests in flight any more for a disconnected gateway, in the investigation."""
         self._observations.gateway_gone(name)
 
     def greeting(self) -> Iterable[ToGateway]:
-        """Frames for a gateway that has just connected: the requests it must refuse."""
+        """Frames for a gateway that has just connected: the blocked requests; empty if none."""
         return [self._block_frame()] if self._blocked else []
 
     # --- what incidents ask for (Hands) ----------------------------------------------------------
 
     def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
-        """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""
+        """Drain and restart a launched replica, unless its process began after ``since`` (ns).
+
+        Returns (True, sentence) also if it starts anew already; (False, why) if it was not launched
+        here, is being removed or is held by an operator.
+        """
         unit = self._deployments.units.get(replica)
         if unit is None:
             return False, "it was not started here, so it cannot be restarted here"
@@ -345,7 +380,10 @@ class IncidentWatch:
         return True, f"{replica} drains and then starts anew"
 
     def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        """Send a replica no requests, unless the bound on its pool forbids it."""
+        """Take a replica out of service without stopping it; whether it is out, and a sentence.
+
+        False where too many of its pool are out already, or it is gone.
+        """
         self._loop().tell(TakeOutAsked(replica, reason))
         health = self._loop().health(replica)
         if health is not None and health.taken_out:
@@ -354,17 +392,23 @@ class IncidentWatch:
         return False, f"{replica} was not taken out (it is {state}, or its pool is at its bound)"
 
     def put_back(self, replica: str, reason: str) -> None:
-        """End a take-out: from now on the replica's canaries decide again whether it serves."""
+        """End a take-out: from now on the replica's canaries decide again whether it serves.
+
+        Does not make it ready by itself.
+        """
         self._loop().tell(TakeOutAsked(replica, reason, out=False))
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
-        """Refuse the revision that a model's rollout brings in."""
+        """Refuse the revision that a model's rollout brings in; whether it was, and a sentence."""
         if self._deployments.halt(model, reason):
             return True, f"the rollout of {model} is halted; its last good revision stays"
         return False, f"no rollout of {model} is under way here"
 
     def ladder_of(self, model: str) -> str:
-        """The virtual model that degrades from this model to others; empty: there is none."""
+        """The virtual model whose ladder steps down from this model to another.
+
+        Empty: there is none, or this model is the last of it.
+        """
         for virtual in self._file.virtual_models:
             ladder = virtual.degrade_config()
             if ladder is not None and model in ladder.ladder[:-1]:
@@ -372,11 +416,14 @@ class IncidentWatch:
         return ""
 
     def ask_canaries(self, replicas: tuple[str, ...]) -> None:
-        """Send canaries to these replicas now."""
+        """Ask the fleet to send canaries to these replicas now; does not wait for them."""
         self._loop().tell(CanaryAsked(replicas))
 
     def block(self, fingerprints: Mapping[str, int]) -> None:
-        """Make gateways refuse requests with these fingerprints until the given core time (ns)."""
+        """Make gateways refuse requests with these fingerprints until the given core time (ns).
+
+        Replaces the previous ones, and is repeated to gateways that connect later.
+        """
         self._blocked = dict(fingerprints)
         self._house.broadcast(self._block_frame())
 
@@ -392,7 +439,7 @@ class IncidentWatch:
     # --- figures ---------------------------------------------------------------------------------
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Counters and gauges of facts and incidents."""
+        """Prometheus (counters, gauges) of facts and incidents; counters of inferences, too."""
         counted: dict[str, float] = {
             "facts_reported_total": self.reported.taken,
             "fact_reports_refused_total": self.reported.refused,
@@ -401,7 +448,10 @@ class IncidentWatch:
         return self.incidents.counters() | counted, self.incidents.gauges()
 
     def gauges(self) -> dict[str, float]:
-        """Gauges of what inference servers tell of themselves, for each replica."""
+        """Prometheus gauges that inference servers report of themselves, for each replica.
+
+        Gauges of incidents are in ``metrics``.
+        """
         return self._inference_series()[1]
 
     def _inference_series(self) -> tuple[dict[str, float], dict[str, float]]:

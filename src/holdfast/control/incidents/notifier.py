@@ -39,7 +39,7 @@ _log = structlog.get_logger("holdfast.control.incidents.notifier")
 
 @dataclass(slots=True, frozen=True)
 class HookMessage:
-    """One notification: an incident and what happened to it."""
+    """One notification: an incident in the admin port's form, what happened, and if it pages."""
 
     event: str  # opened, changed, closed or page
     incident: Mapping[str, Any]  # as the admin port shows it
@@ -47,7 +47,10 @@ class HookMessage:
 
 
 def as_json(message: HookMessage) -> bytes:
-    """Encode a notification as JSON for programs."""
+    """The body of a notification for programs: event, text, page, and the incident.
+
+    Timeline and consequences are left out, and only the last 5 pieces of evidence are in it.
+    """
     told = {
         "holdfast_notification": 1,
         "event": message.event,
@@ -59,7 +62,7 @@ def as_json(message: HookMessage) -> bytes:
 
 
 def as_slack(message: HookMessage) -> bytes:
-    """Encode a notification as the JSON body of a Slack incoming webhook.
+    """The JSON body of a notification for a Slack incoming webhook: its text, escaped.
 
     Between < and > Slack reads commands: a replica's name must not notify a whole channel.
     """
@@ -67,7 +70,7 @@ def as_slack(message: HookMessage) -> bytes:
 
 
 def as_text(message: HookMessage) -> str:
-    """Describe a notification in a few lines for people."""
+    """A notification as text for people: title, cause, evidence, what was done, what to do."""
     one = message.incident
     head = f"[{one['id']}] {message.event}: {one['title']} ({one['class']}, {one['cause']}"
     lines = [f"{head}, confidence {one['confidence']:.2f})"]
@@ -94,7 +97,10 @@ Post = Callable[[str, bytes, float], Awaitable[HttpAnswer]]
 
 
 async def post(url: str, body: bytes, deadline_s: float) -> HttpAnswer:
-    """POST a body to a hook; raises ``FetchError`` where no answer came in time."""
+    """POST a body to a hook and return its answer, whatever its status; one attempt, in a thread.
+
+    Raises ``FetchError`` where no answer came within ``deadline_s``.
+    """
     parts = urlsplit(url)
     begin = "" if parts.path else "/"
     query = f"?{parts.query}" if parts.query else ""
@@ -175,7 +181,8 @@ class _Hook:
 class Notifier:
     """Delivers messages about incidents to each hook that wants them, from one worker per hook.
 
-    A hook's queue is short; when it is full the oldest message is dropped and counted.
+    Failed deliveries are retried, then logged and counted. A hook's queue is short; when it is full
+    the oldest message is dropped and counted.
     """
 
     def __init__(self, environment: Mapping[str, str], post: Post = post) -> None:
@@ -185,7 +192,10 @@ class Notifier:
         self._earlier = [0, 0, 0]  # what hooks did that are gone
 
     def follow(self, sections: Iterable[NotifySection]) -> None:
-        """Use these hooks from now on; a hook that is unchanged keeps its queue."""
+        """Use these hooks from now on; an unchanged hook keeps its queue and its worker.
+
+        Messages that wait for a removed hook are lost; its counts stay in ``counters``.
+        """
         known = list(self._hooks)
         self._hooks = []
         for number, section in enumerate(sections):
@@ -204,23 +214,29 @@ class Notifier:
             ]
 
     def tell(self, message: HookMessage) -> None:
-        """Queue a notification for every hook that wants it."""
+        """Queue a notification for every hook that wants it; never blocks.
+
+        Hooks set to pages only get no others.
+        """
         for hook in self._hooks:
             hook.tell(message)
 
     @property
     def pages(self) -> bool:
-        """Whether any hook is configured."""
+        """Whether any hook is configured, so that a page could reach somebody."""
         return bool(self._hooks)
 
     async def close(self) -> None:
-        """Cancel all deliveries."""
+        """Cancel all deliveries; messages that still wait are lost."""
         workers = [hook.worker for hook in self._hooks]
         self.follow([])
         await asyncio.gather(*workers, return_exceptions=True)
 
     def counters(self) -> dict[str, float]:
-        """Counters of notifications that were sent, failed or dropped."""
+        """The ``notifications_total`` series by outcome (sent, failed, dropped), of all hooks.
+
+        They count since control began.
+        """
         hooks = self._hooks
         sums = (
             sum(hook.sent for hook in hooks),

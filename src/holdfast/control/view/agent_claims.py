@@ -30,7 +30,7 @@ _EVENTS: Final = ("lines", "phases", "faults")
 
 @dataclass(slots=True, frozen=True)
 class AgentGrant:
-    """One agent: the hash of its token, its host, and the replicas that it may speak of."""
+    """What the fleet file grants one agent: token hash, host, replicas, certificate name."""
 
     name: str
     token: str = field(repr=False)
@@ -42,7 +42,10 @@ class AgentGrant:
 def grant_of(
     bearer: str, shared: str | None, agents: Collection[AgentGrant]
 ) -> tuple[bool, AgentGrant | None]:
-    """Whether a token is an agent's, and which one's; None where many have it."""
+    """Whether a token is an agent's (own or shared), and the grant of its owner.
+
+    The grant is None for the shared token, and for a token that is refused.
+    """
     given = sha256(bearer.encode("utf-8", "surrogateescape")).digest()
     found = None
     for agent in agents:  # all of them: how long it takes says nothing of which one fitted
@@ -60,10 +63,10 @@ def bounded(
     others: Iterable[AgentReport],
     launched: Collection[str] = (),
 ) -> tuple[AgentReport, int]:
-    """The report without what it says of others' hosts and replicas; and how much that was.
+    """A copy of an agent's report without rows and events of others; and how many those were.
 
-    ``others`` are the last reports of the other agents, ``launched`` the replicas that control
-    itself started on its own host.
+    With a grant only its host and replicas stay; without, only those that no other agent and no
+    launched replica has. ``others`` are the last reports of the other agents.
     """
     reading = report.reading
     if grant is not None:
@@ -97,7 +100,7 @@ def _name(row: Placed) -> str:
 
 
 def claims_refused(name: str) -> str:
-    """The note about an agent that spoke of others' hosts or replicas."""
+    """The text of the note that an agent spoke of others' hosts or replicas."""
     return f"{name} speaks of a host or a replica that is not its own; that was left out"
 
 

@@ -26,7 +26,10 @@ RowT = TypeVar("RowT")
 
 @dataclass(slots=True)
 class AgentRecord:
-    """The last report of one agent, with its arrival times and its clock offset."""
+    """The last report of one agent, with its arrival time, clock offset and allowance.
+
+    ``reading`` is its reading in control's time.
+    """
 
     report: AgentReport
     arrived: float  # by a clock that goes forward
@@ -44,7 +47,11 @@ class AgentRecord:
 
 
 def shown(name: str, agent: AgentRecord, silent_s: float | None, wall: float) -> Reading:
-    """The last reading of one agent, for the view; if it is silent, a part says for how long."""
+    """One agent's last reading as the view shows it.
+
+    If ``silent_s`` is given, its first part says for how long it is silent, and its host is marked.
+    Shared filesystems are left out: ``summed`` has them.
+    """
     reading = agent.reading
     took_s = round(sum(part.took_s for part in reading.parts), 6)
     own = Part("report", at=agent.arrived_at, calls=1, took_s=took_s)
@@ -67,7 +74,10 @@ def shown(name: str, agent: AgentRecord, silent_s: float | None, wall: float) ->
 
 
 def summed(readings: list[Reading]) -> tuple[Disk, ...]:
-    """Merge hosts' rows of shared filesystems into one row each: rates added, clients counted."""
+    """Merge hosts' rows of shared filesystems into one row each.
+
+    Rates are added, hosts counted as clients; size and free space are the first known ones.
+    """
     by_name: dict[str, list[Disk]] = {}
     for reading in readings:
         for disk in reading.disks:
@@ -91,7 +101,10 @@ def _sum(values: list[float | None]) -> float | None:
 
 
 def faded(row: Placed) -> Placed:
-    """Clear a row's measured figures, because its agent is silent; what and where it is stays."""
+    """A copy of a row without its measured figures, because its agent is silent.
+
+    What and where the replica is stays.
+    """
     return replace(
         row, used_bytes=None, read_bytes=None, spoke_at=None, gpu_used_bytes=None, gpu=None
     )
@@ -111,7 +124,11 @@ def _notes(agent: AgentRecord) -> list[str]:
 
 
 def in_our_time(reading: Reading, offset_s: float) -> Reading:
-    """Shift a reading's times by ``offset_s`` to control's clock; implausible ones become None."""
+    """A copy of a reading with all times shifted by ``offset_s`` to control's clock.
+
+    Times before February 1970 become None; queues and wanted replicas are left out, as no agent can
+    know them.
+    """
     return replace(
         reading,
         parts=tuple(_moved(row, offset_s) for row in reading.parts),

@@ -67,7 +67,10 @@ _log = structlog.get_logger("holdfast.control.view.agents")
 
 @dataclass(slots=True, frozen=True)
 class AgentsConfig:
-    """Limits on agents' reports: token, pace, number of agents, and when one counts as silent."""
+    """Tokens of agents, limits on their reports, and when one counts as silent or gone.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     token: str | None = None  # the hash of a token that all agents share; None: they have their own
     agents: tuple[AgentGrant, ...] = ()  # agents with a token each, and of whom they may speak
@@ -88,7 +91,10 @@ class AgentsConfig:
 
 
 class RefusedError(Exception):
-    """A report was refused; ``status`` is the HTTP status of the answer."""
+    """An agent's report was refused; ``status`` is the HTTP status to answer.
+
+    ``wait_s``: when to try again, where that helps.
+    """
 
     def __init__(self, status: int, told: str, wait_s: float | None = None) -> None:
         super().__init__(told)
@@ -97,7 +103,7 @@ class RefusedError(Exception):
 
 
 class AgentInbox:
-    """Takes reports of agents: passes their events on to ``saw``, and keeps each agent's last one.
+    """Keeps the last report of each agent, and passes events in reports to ``saw`` as facts.
 
     It is the ``Source`` that the view reads them from. Agents that leave or are silent for long are
     removed.
@@ -141,10 +147,11 @@ class AgentInbox:
         grant: AgentGrant | None = None,
         certified: Collection[str] = (),
     ) -> None:
-        """Accept one agent's report (JSON), or raise ``RefusedError``.
+        """Accept one agent's report (JSON), replacing its last one, or raise ``RefusedError``.
 
-        ``grant`` is that of the agent's own token; None: it came with a token that many have.
-        ``certified``: the names of the certificate that the caller showed, in lower case.
+        ``grant`` is that of the agent's own token; None: it came with the shared token.
+        ``certified``: the names of the caller's certificate, in lower case. Rows and events of
+        others' hosts and replicas are left out and counted.
         """
         try:
             self._check_certificate(grant, certified)
@@ -252,7 +259,7 @@ class AgentInbox:
     # --- what is known ---------------------------------------------------------------------------
 
     async def read(self) -> Reading:
-        """All agents' readings merged into one. It asks no host, so it cannot fail."""
+        """All agents' last readings merged into one; asks no host, so it cannot fail."""
         first, *others = self.readings()
         hosts: list[Host] = []
         placed: list[Placed] = []
@@ -282,9 +289,9 @@ class AgentInbox:
         )
 
     def readings(self) -> list[Reading]:
-        """One reading with shared filesystems, then one reading for each agent.
+        """One reading with notes and shared filesystems, then one for each agent.
 
-        A shared filesystem is read by all of them, so its throughput is their sum.
+        Silent agents are marked, and those silent for ten minutes are removed first.
         """
         self._let_go()
         now, wall = self._clock(), self._wall()
@@ -301,7 +308,7 @@ class AgentInbox:
         return [together, *told]
 
     def metrics(self) -> dict[str, float]:
-        """Counters of reports and of what in them was not believed."""
+        """Counters of reports taken and refused, and of claims about others that were left out."""
         return {
             "agent_reports_total": self.taken,
             "agent_reports_refused_total": self.refused,
@@ -309,7 +316,10 @@ class AgentInbox:
         }
 
     def listing(self) -> list[dict[str, Any]]:
-        """Remove agents that were silent for too long; return a row for each other agent."""
+        """One dict per agent for ``GET /agents``: age, silent or not, clock, version and so on.
+
+        Agents silent for ten minutes are removed first.
+        """
         self._let_go()
         now = self._clock()
         return [
@@ -371,7 +381,7 @@ def _clock_text(wall: float) -> str:
 def agent_routes(inbox: AgentInbox | Callable[[], AgentInbox | None]) -> list[Route]:
     """The routes ``POST /agents/NAME`` (take a report) and ``GET /agents`` (list agents).
 
-    The inbox may be replaced when the config is read again, so ``inbox`` can be a function.
+    ``inbox`` may be a function, called for each request; 404 while it returns None.
     """
 
     def now() -> AgentInbox:
@@ -425,7 +435,7 @@ async def _body(request: Request) -> bytes:
 
 
 class AgentDoor:
-    """Middleware in front of the guard: lets the agents' own tokens use ``POST /agents/NAME``.
+    """Middleware in front of the guard: lets agents' tokens use ``POST /agents/NAME``, no more.
 
     Requests with another token, or none, go on to the guard.
     """

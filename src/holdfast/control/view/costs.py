@@ -36,7 +36,10 @@ Read = Callable[[], tuple[Iterable[Row], Mapping[str, float]]]  # replicas, and 
 
 
 class Costs:
-    """Books GPU-seconds and tokens of a running fleet, and reports their price."""
+    """Books GPU-seconds and tokens of the fleet since this control began, and their price.
+
+    In memory only: it begins at zero with each control.
+    """
 
     def __init__(self, prices: Prices) -> None:
         self._ledger = Ledger(prices)
@@ -47,24 +50,27 @@ class Costs:
         self._canaries: dict[str, tuple[int, int]] = {}
 
     def follow(self, prices: Prices) -> None:
-        """Use other prices, also for what is booked already."""
+        """Use other prices from now on, also for what is booked already."""
         self._ledger.prices = prices
 
     def canary(self, model: str, tokens: int, answer_max: int) -> None:
-        """Book a canary's tokens; up to ``answer_max`` of them count as the answer's."""
+        """Add a canary's tokens to its model; up to ``answer_max`` of them count as output.
+
+        They are booked with the next ``look``.
+        """
         said = min(tokens, answer_max)
         before = self._canaries.get(model, (0, 0))
         self._canaries[model] = (before[0] + tokens - said, before[1] + said)
 
     async def run(self, read: Read) -> None:
-        """Book periodically, until cancelled."""
+        """Read replicas and counters and book every 2 s, until cancelled."""
         while True:
             rows, counters = read()
             self.look(rows, counters, time.monotonic_ns())
             await asyncio.sleep(LOOK_S)
 
     def look(self, rows: Iterable[Row], counters: Mapping[str, float], now: int) -> None:
-        """Book the GPU time and tokens since the last call."""
+        """Book the GPU time and tokens since the last call; the first call books no time."""
         elapsed_s = 0.0 if self._looked_at is None else (now - self._looked_at) / 1e9
         self._looked_at = now
         busy = self._busy(counters)
@@ -103,7 +109,7 @@ class Costs:
     # --- what is told ----------------------------------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """All costs as plain data, the most expensive lines first."""
+        """All costs as plain data: totals, models, and up to 1,000 lines, the dearest first."""
         ledger = self._ledger
         lines = [_told(ledger, key, line) for key, line in ledger.lines.items()]
         lines.sort(key=lambda one: (-one["cost"], -one["gpu_seconds"], one["model"], one["tenant"]))
@@ -127,7 +133,10 @@ class Costs:
         }
 
     def counters(self) -> dict[str, float]:
-        """Prometheus counters of canaries' tokens, GPU-seconds and their price."""
+        """Prometheus counters of canaries' tokens, GPU-seconds by use, and their price.
+
+        Users' tokens are counted by gateways.
+        """
         ledger = self._ledger
         told: dict[str, float] = {}
         for model, (read, said) in self._canaries.items():

@@ -37,7 +37,7 @@ class FleetRows(Protocol):
         """The replicas of the present config, by id."""
 
     def replicas(self) -> list[dict[str, Any]]:
-        """A row for each replica, as published to gateways."""
+        """One dict for each replica in the last published view."""
 
 
 class CountingGateway(Protocol):
@@ -55,10 +55,10 @@ class ConnectedGateways(Protocol):
 
     @property
     def traces_dropped(self) -> int:
-        """The number of traces that were dropped for lack of room."""
+        """How many traces the hub dropped so far for lack of room."""
 
     def take_traces(self) -> list[TraceRow]:
-        """Return the traced requests that arrived since the last call."""
+        """Return, and remove, the traced requests that arrived since the last call."""
 
 
 class CostSettings(Protocol):
@@ -78,7 +78,10 @@ class CostSettings(Protocol):
 
 
 class CostsAndExports:
-    """Books the fleet's costs and feeds its figures and traces to exporters."""
+    """Books the fleet's costs and feeds figures and traces to exporters; decides nothing.
+
+    Its errors are counted and do not reach control.
+    """
 
     def __init__(
         self,
@@ -100,18 +103,18 @@ class CostsAndExports:
         self._exporting = ExporterFeed(file.exporters, self._sight, hub.take_traces, environment)
 
     def follow(self, file: CostSettings) -> None:
-        """Apply a new config: prices and exporters."""
+        """Apply the prices and exporters of a new fleet file."""
         self._costs.follow(file.prices.prices(file.models))
         self._exporting.follow(file.exporters)
 
     def answered(self, result: CanaryResult) -> None:
-        """Book the tokens of a canary."""
+        """Book the tokens of a canary to its model; nothing if it cost none."""
         deployed = self._fleet().deployed.get(result.replica_id)
         if deployed is not None and result.tokens:
             self._costs.canary(deployed.replica.model, result.tokens, deployed.canary.tokens)
 
     async def run(self) -> None:
-        """Run the accounting and the exporters until cancelled; a failed one is run again."""
+        """Run accounting and exporters until cancelled; a failed one begins again after 2 s."""
         async with asyncio.TaskGroup() as jobs:
             jobs.create_task(self._again("costs", lambda: self._costs.run(self._read)))
             jobs.create_task(self._again("exporters", self._exporting.run))
@@ -128,11 +131,11 @@ class CostsAndExports:
             await asyncio.sleep(PAUSE_S)
 
     def cost(self) -> dict[str, Any]:
-        """All costs since this control began, as plain data."""
+        """All costs since this control began as plain data, for ``GET /cost``."""
         return self._costs.report()
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Prometheus counters and gauges of costs, exports and memory."""
+        """Prometheus (counters, gauges) of costs, exports, their errors, and memory by model."""
         counters = {**self._costs.counters(), **self._exporting.counters()}
         lost = 'exports_total{exporter="traces",outcome="dropped"}'
         if lost in counters:

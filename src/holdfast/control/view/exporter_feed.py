@@ -39,7 +39,7 @@ _log = structlog.get_logger("holdfast.control.view.exporter_feed")
 
 @dataclass(slots=True)
 class ExportInputs:
-    """Counters, gauges and replicas that figures for exporters are computed from."""
+    """Counters, gauges, replicas and open incidents that exporters' figures are made from."""
 
     counters: Mapping[str, float]  # those of COUNTED
     gauges: Mapping[str, float]  # all
@@ -59,12 +59,15 @@ class _Ended:
 
 @dataclass(slots=True)
 class ExportFigures:
-    """Computes each model's figures from two successive inputs, one period apart."""
+    """Computes each model's figures for one period, from the counters of two successive calls."""
 
     _before: dict[str, _Ended] = field(default_factory=dict)
 
     def of(self, sight: ExportInputs) -> list[ModelPeriod]:
-        """The figures of every model since the last call; None for what is not known yet."""
+        """The figures of every model with replicas; counts are those since the last call.
+
+        None is unknown; counts are None at the first call.
+        """
         rows = list(sight.replicas)
         ended, before = _ended(sight.counters), self._before
         self._before = ended
@@ -109,12 +112,10 @@ class ExportFigures:
 
 
 def memory_used(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:
-    """By model, the share of memory that requests fill, 0 to 1.
+    """By model, the share (0 to 1) of memory that requests fill; unknown models are left out.
 
-    It is the KV cache of the replicas whose engine reports it, else the GPU memory of those whose
-    memory goes with their work, else that of the GPUs that their inference servers tell of. Of an
-    engine that takes its memory at the start and reports no cache it is unknown: the device would
-    look full for ever.
+    It is the mean KV-cache use where engines report it, else the GPU memory of replicas whose
+    memory grows with their work, else that of GPUs that inference servers report.
     """
     by_model = _by_model(gauges)
     found: dict[str, float] = {}
@@ -134,7 +135,7 @@ def _mean(values: Sequence[float] | None) -> float | None:
 
 
 def memory_gauges(gauges: Mapping[str, float], replicas: Iterable[Row]) -> dict[str, float]:
-    """``memory_used`` as Prometheus gauges, for autoscalers."""
+    """``memory_used`` as Prometheus gauges ``model_memory_used_ratio``, for autoscalers."""
     found = memory_used(gauges, replicas)
     return {f'model_memory_used_ratio{{model="{m}"}}': share for m, share in found.items()}
 
@@ -176,7 +177,10 @@ def _since(before: _Ended, now: _Ended) -> tuple[int, int, float | None]:
 
 
 class ExporterFeed:
-    """Owns control's exporters and hands them figures and traces when these are due."""
+    """Owns control's exporters (CloudWatch, traces) and hands them figures and traces.
+
+    One whose package is not installed is left out with an error in the log.
+    """
 
     def __init__(
         self,
@@ -197,7 +201,7 @@ class ExporterFeed:
         self.follow(section)
 
     def follow(self, section: ExportersSection) -> None:
-        """Apply a new config; an exporter whose settings did not change goes on."""
+        """Apply a new config: build new exporters, end removed ones, keep unchanged ones."""
         before, self._section = self._section, section
         if section.cloudwatch != before.cloudwatch:
             self._end(self._cloudwatch)
@@ -217,7 +221,7 @@ class ExporterFeed:
                     _log.error("exporter left out", reason=str(error))
 
     async def run(self) -> None:
-        """Feed the exporters periodically, until cancelled."""
+        """Call ``look`` each second until cancelled; then close the exporters."""
         try:
             while True:
                 self.look(time.time())
@@ -229,7 +233,10 @@ class ExporterFeed:
             raise
 
     def look(self, at: float) -> None:
-        """Hand over new traces, and figures once per period."""
+        """Queue new traces for their exporter, and figures for CloudWatch once per period.
+
+        Does not wait for delivery.
+        """
         if self._traces is not None:
             traces = self._take_traces()
             if traces:
@@ -243,7 +250,7 @@ class ExporterFeed:
             self._cloudwatch.delivery.offer(points(figures, sight.incidents, at))
 
     def counters(self) -> dict[str, float]:
-        """Counters of what the exporters sent, failed to send or dropped."""
+        """Counters of what exporters sent, failed to send or dropped, ended exporters included."""
         told = dict(self._ended)
         for exporter in (self._cloudwatch, self._traces):
             if exporter is not None:

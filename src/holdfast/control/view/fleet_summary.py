@@ -56,17 +56,17 @@ class SummaryInputs(Protocol):
 
     @property
     def file(self) -> FleetFile:
-        """The fleet file that is in use."""
+        """The parsed fleet file that is in use: the last one that was accepted."""
 
     def gateways(self) -> Sequence[Gateway]:
         """The connected gateways."""
 
     def gateway_gauges(self, now: int) -> Sequence[Mapping[str, float]]:
-        """Each gateway's last gauges; an empty mapping for a silent gateway."""
+        """Each connected gateway's last gauges; an empty mapping for a silent gateway."""
 
 
 class FleetSummary:
-    """Collects what control knows of replicas, models and gateways into one summary."""
+    """Collects what control knows of replicas, models and gateways, for view and status."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class FleetSummary:
     # --- what the view asks (ViewInputs) ---------------------------------------------------------
 
     def records(self) -> FleetRecords:
-        """Control's own records of all replicas and models, with totals."""
+        """Control's own records of all replicas and models, with totals; equal means unchanged."""
         now = time.monotonic_ns()
         rows = self._control.loop.replicas()
         gauges = self._control.gateway_gauges(now)
@@ -101,9 +101,9 @@ class FleetSummary:
         return FleetRecords(tuple(replicas), tuple(models), totals)
 
     def readings(self) -> list[Reading]:
-        """The last reading of each source; where none reads this host's GPUs, control's own.
+        """The last reading of each source, with models' GPU needs as their footprints say.
 
-        What a model needs is as its footprint says.
+        Control's own host is added where no source reads its GPUs.
         """
         found = self._control.source_poller.readings()
         own = own_host_reading(self._lookout.host, self._gpus.last, self._gpus.read_at)
@@ -115,11 +115,11 @@ class FleetSummary:
         return [reading_with_footprints(one, footprints) for one in found]
 
     def unclosed(self) -> list[Incident]:
-        """The incidents that are not closed."""
+        """The incidents that are not closed, as live objects; callers must not change them."""
         return self._lookout.incidents.unclosed()
 
     def held_models(self) -> dict[str, str]:
-        """The models that are down by an incident, with its title: their queues wait."""
+        """Models that an open incident has taken down, with its title: their queues should wait."""
         replicas: dict[str, set[str]] = {}
         for name, deployed in self._control.loop.deployed.items():
             replicas.setdefault(deployed.replica.model, set()).add(name)
@@ -130,13 +130,13 @@ class FleetSummary:
         return self._control.source_poller.took_s or None
 
     def names(self) -> dict[str, str]:
-        """The ids of replicas, by URL."""
+        """The id of each replica of the fleet, by its URL."""
         return {one.url: name for name, one in self._control.loop.deployed.items()}
 
     # --- what a source of this host asks ---------------------------------------------------------
 
     def local_replicas(self) -> dict[str, LocalReplica]:
-        """The replicas that control launched on this host, by id."""
+        """The replicas that control launches on this host, by id; not those on platforms."""
         declared = self._lookout.declared
         return {
             unit.id: _local(unit, declared.get(unit.id))
@@ -145,13 +145,16 @@ class FleetSummary:
         }
 
     def gpu_report(self) -> GpuReport | None:
-        """The last report of this host's GPUs, so that the driver is not asked twice."""
+        """The last report of this host's GPUs; None before the first. The driver is not asked."""
         return self._gpus.last
 
     # --- what the status asks --------------------------------------------------------------------
 
     def status_rows(self) -> list[dict[str, Any]]:
-        """A row for each replica, as ``/status`` shows it."""
+        """One dict for each replica, as ``/status`` shows it.
+
+        ``exhausted_in_s`` is when an incident expects its memory to run out, or None.
+        """
         left = exhausted_in(self.unclosed(), time.monotonic_ns())
         return [
             {

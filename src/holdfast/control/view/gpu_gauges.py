@@ -25,10 +25,10 @@ MEMORY_RATIO: Final = "replica_gpu_memory_used_ratio"  # where it says anything 
 
 
 def gpu_gauges(snapshot: Snapshot, device_memory: Mapping[str, float]) -> dict[str, float]:
-    """Gauges of the GPUs of all routed replicas, and how many early warnings there are.
+    """Prometheus gauges of the GPUs of all routed replicas, and the number of early warnings.
 
-    ``device_memory`` is the share of GPU memory in use, of replicas whose memory goes with their
-    work. Autoscalers follow it, so it is told of no engine that takes its memory at the start.
+    Unknown figures are left out. ``device_memory`` is the share of GPU memory in use by replica id,
+    of engines whose memory grows with their work.
     """
     found: dict[str, float] = {"early_warnings": float(len(snapshot.warnings))}
     for row in snapshot.replicas:

@@ -67,17 +67,20 @@ Figures = Mapping[str, float | None]
 
 
 def verdict_number(verdict: str) -> float | None:
-    """The number that stands for a canary's verdict in the history; None: no such verdict."""
+    """The number that stands for a canary's verdict in stored series; None: no such verdict."""
     return _VERDICTS.get(verdict)
 
 
 def state_number(state: str) -> float | None:
-    """The number that stands for a replica's state in the history; None: no such state."""
+    """The number that stands for a replica's state in stored series; None: no such state."""
     return _NUMBERS.get(state)
 
 
 class Sampler:
-    """Writes the figures of the view into the history, once per period."""
+    """Writes the known figures of the joined view into the history, by default every 10 s.
+
+    Unknown figures make no point.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class Sampler:
         self.errors = 0
 
     async def run(self) -> None:
-        """Take a sample every period until cancelled; failed samples are counted."""
+        """Take a sample on each whole step of the clock until cancelled; failures are counted."""
         period_s = self.history.config.step_s
         logged: set[str] = set()
         while True:
@@ -109,7 +112,7 @@ class Sampler:
                     _log.exception("sample failed")
 
     def sample(self) -> int:
-        """Write one sample of the view now; returns its number of points."""
+        """Write one sample of the view now; return its number of points, 0 if there is no view."""
         snapshot = self._take()
         if snapshot is None:
             return 0
@@ -119,13 +122,16 @@ class Sampler:
         return len(values)
 
     def state_changed(self, replica: str, state: str, at: float) -> None:
-        """Write a replica's new state into the history at the moment it changed."""
+        """Write a replica's new state into the history at time ``at``; unknown states: nothing."""
         number = state_number(state)
         if number is not None:
             self.history.put(at, {f"replica/{replica}/state": number})
 
     def canary_answered(self, replica: str, verdict: str, at: float) -> None:
-        """Write a replica's new canary verdict into the history at the moment it changed."""
+        """Write a replica's canary verdict into the history at time ``at`` (seconds since 1970).
+
+        Unknown verdicts are not written.
+        """
         number = verdict_number(verdict)
         if number is not None:
             self.history.put(at, {f"replica/{replica}/canary_verdict": number})
@@ -184,9 +190,10 @@ async def keeping(
     more: Callable[[], Figures] = dict,
     told: Callable[[str, str], None] | None = None,
 ) -> AsyncIterator[Sampler]:
-    """Open the history in a folder and sample the view while the block runs.
+    """Open the history in a folder and sample the view into it while the block runs.
 
-    ``told`` is called with problems of the history file, by the thread that writes.
+    Yields the ``Sampler``; closes the history at the end. ``told`` is called with problems of the
+    history file, by the thread that writes.
     """
     path = folder / FILE_NAME
     history = History(path) if told is None else History(path, told=told)
@@ -208,7 +215,10 @@ class _BadQuestionError(Exception):
 
 
 def history_routes(history: History, clock: Callable[[], float] = time.time) -> list[Route]:
-    """The routes ``GET /history`` (points) and ``GET /history/series`` (names)."""
+    """The routes ``GET /history`` (points) and ``GET /history/series`` (names).
+
+    Reads are done in threads, two at a time; 503 if too many wait, 400 for invalid queries.
+    """
     reading = asyncio.Semaphore(READERS_MAX)
     waiting = 0
 
@@ -352,7 +362,7 @@ def _number(text: str) -> float | None:
 
 
 def history_metrics(history: History) -> tuple[dict[str, float], dict[str, float]]:
-    """Prometheus counters and gauges of the history."""
+    """Prometheus counters of points lost or refused, and gauges of series and waiting points."""
     told: dict[str, Any] = history.snapshot()
     counters = {
         "history_points_dropped_total": told["dropped"],

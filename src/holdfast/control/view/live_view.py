@@ -54,10 +54,10 @@ class ViewInputs(Protocol):
     """The inputs of the joined view: control's records, readings of sources, incidents."""
 
     def records(self) -> FleetRecords:
-        """Control's own records of replicas and models."""
+        """Control's own records of replicas and models, without ages: equal means unchanged."""
 
     def readings(self) -> list[Reading]:
-        """The last reading of each source."""
+        """The last reading of each source, failing ones included."""
 
     def unclosed(self) -> Sequence[Incident]:
         """The incidents that are not closed."""
@@ -66,7 +66,7 @@ class ViewInputs(Protocol):
         """Seconds that the slowest source took for its last reading; None: unknown."""
 
     def names(self) -> dict[str, str]:
-        """The ids of replicas, by URL."""
+        """The id of each replica, by its URL."""
 
 
 class _Told:
@@ -90,7 +90,10 @@ class _Told:
 
 
 class LiveView:
-    """Builds the joined view at most once a second and streams it to all listeners."""
+    """Joins control's records, readings and incidents into one view, and streams it.
+
+    Built at most once a second for all listeners together.
+    """
 
     def __init__(
         self,
@@ -116,7 +119,10 @@ class LiveView:
     # --- pictures --------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """The joined view; rebuilt where the last one is a second old."""
+        """The joined view; rebuilt now if the last one is a second old.
+
+        Its version grows only if its inputs changed.
+        """
         now = self._clock()
         if self._built_at is None or now - self._built_at >= self._period_s:
             self._built_at = now
@@ -143,7 +149,7 @@ class LiveView:
         self.built += 1
 
     def body(self) -> bytes:
-        """The joined view as JSON."""
+        """The joined view as JSON, encoded once for each build."""
         snapshot = self.snapshot()
         if self._bytes is None:
             self._bytes = orjson.dumps(snapshot, option=_OPTIONS)
@@ -152,9 +158,10 @@ class LiveView:
     # --- news ------------------------------------------------------------------------------------
 
     async def follow(self, *, only_changes: bool = False) -> AsyncIterator[bytes]:
-        """Yield the view's events to one listener, the first at once.
+        """Yield the view as server-sent events to one listener: at once, then at each change.
 
-        A slow listener misses versions; raises ``TooManyError``.
+        With ``only_changes`` an event has only what changed, unless the listener missed a version.
+        A comment comes every 10 s without news. Raises ``TooManyError`` at 32 listeners.
         """
         if self.listeners >= LISTENERS_MAX:
             self.refused += 1
@@ -203,13 +210,16 @@ class LiveView:
             self._changed = asyncio.Event()
 
     async def close(self) -> None:
-        """Stop rebuilding the view."""
+        """Stop rebuilding the view; listeners get no more changes."""
         if self._pulse is not None:
             self._pulse.cancel()
             await asyncio.gather(self._pulse, return_exceptions=True)
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Prometheus counters and gauges of the view and its listeners."""
+        """Prometheus counters of views built, failed builds, refused and dropped listeners.
+
+        The gauge is the number of listeners now.
+        """
         counters: dict[str, float] = {
             "views_joined_total": self.built,
             "views_failed_total": self.errors,
@@ -220,7 +230,7 @@ class LiveView:
 
 
 class TooManyError(Exception):
-    """The view has as many listeners as are allowed."""
+    """The view has 32 listeners already, as many as are allowed."""
 
     def __init__(self) -> None:
         super().__init__(f"{LISTENERS_MAX} clients follow the view already; no more can")
@@ -230,7 +240,10 @@ class TooManyError(Exception):
 
 
 def view_routes(view: Callable[[], LiveView]) -> list[Route]:
-    """The routes ``GET /view`` and ``GET /view/stream``; ``view`` is called for each request."""
+    """The routes ``GET /view`` (JSON) and ``GET /view/stream`` (events).
+
+    ``view`` is called for each request; 503 if there are too many listeners.
+    """
 
     async def once(_: Request) -> Response:
         body = view().body()

@@ -16,7 +16,10 @@ KIND: Final = "local"
 
 
 def own_host_reading(host: str, report: GpuReport | None, at: float | None) -> Reading | None:
-    """A reading with control's host and its GPUs; None where no GPU can be seen."""
+    """A reading of control's own host with its GPUs, made from the last GPU report.
+
+    None where no GPU can be seen. Asks no driver.
+    """
     if report is None or not report.available or at is None:
         return None
     devices = devices_of(report)

@@ -36,7 +36,10 @@ _log = structlog.get_logger("holdfast.control.view.source_poller")
 
 @dataclass(slots=True, eq=False)
 class PolledSource:
-    """One source that is polled: its last reading, its failures and what its reads cost."""
+    """One source that is polled: its last reading, its failures and what its reads cost.
+
+    ``source`` is None where it could not be built.
+    """
 
     name: str
     kind: str
@@ -55,7 +58,7 @@ class PolledSource:
     failing: dict[str, str] = field(default_factory=dict)  # parts of the last reading, and why
 
     def age_s(self, now: float) -> float | None:
-        """Seconds since all of it was last read well, as far as its parts say; None: never read."""
+        """Seconds since its oldest failing part, or else all of it, was last read; None: never."""
         if self.reading is None:
             return None
         known = self.reading.at
@@ -64,7 +67,10 @@ class PolledSource:
         return max(0.0, now - min(oldest, known))
 
     def shown(self, now: float) -> Reading:
-        """The source's last reading; if the source fails now, each part carries the error."""
+        """The last reading; if the source as a whole fails now, each part carries the error.
+
+        Before the first reading, an empty one with the error.
+        """
         reading = self.reading
         if reading is None:
             return Reading(self.name, self.kind, now, (Part(ALL, None, self.error, self.since),))
@@ -83,7 +89,7 @@ class PolledSource:
 
 
 class SourcePoller:
-    """Polls all sources of one control, each in a task of its own."""
+    """Polls all sources of one control, each in a task of its own, and keeps the last readings."""
 
     def __init__(
         self,
@@ -111,7 +117,10 @@ class SourcePoller:
     # --- who is asked ----------------------------------------------------------------------------
 
     def follow(self, sections: Sequence[Any]) -> None:
-        """Poll the sources of a config; close those it no longer has, keep unchanged ones."""
+        """Poll the sources of a config; close those it no longer has, keep unchanged ones.
+
+        One that cannot be built is kept with its error.
+        """
         wanted = {section.called: section for section in sections}
         for name, watch in list(self._watches.items()):
             if watch.section is not None and wanted.get(name) != watch.section:
@@ -121,7 +130,7 @@ class SourcePoller:
                 self._begin(self._made(name, section))
 
     def add(self, source: Source) -> None:
-        """Poll a source that is not from the config."""
+        """Poll a source that is not from the config; ``follow`` leaves it alone."""
         self._begin(PolledSource(source.name, source.kind, source=source))
 
     def _made(self, name: str, section: Any) -> PolledSource:
@@ -158,7 +167,7 @@ class SourcePoller:
                 self._log_once(watch, error)
 
     async def run(self) -> None:
-        """Poll until cancelled, then close all sources."""
+        """Start polling all sources, also later ones, until cancelled; then close them."""
         self._running = True
         for watch in list(self._watches.values()):
             self._begin(watch)
@@ -249,7 +258,10 @@ class SourcePoller:
     # --- what is known ---------------------------------------------------------------------------
 
     def readings(self) -> list[Reading]:
-        """The last reading of each source, in the order of the fleet file."""
+        """The last reading of each source in order of the file, with errors where it fails now.
+
+        Polls nothing.
+        """
         now = self._wall()
         return [watch.shown(now) for watch in self._watches.values()]
 
@@ -266,11 +278,11 @@ class SourcePoller:
 
     @property
     def took_s(self) -> float:
-        """Seconds that the slowest source took for its last reading."""
+        """Seconds that the slowest source took for its last reading; 0 before the first."""
         return max((watch.took_s for watch in self._watches.values()), default=0.0)
 
     def metrics(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Prometheus counters and gauges of each source's reads."""
+        """Prometheus counters of each source's reads, failures and cost; gauges of its age."""
         counters: dict[str, float] = {}
         gauges: dict[str, float] = {}
         now = self._wall()
