@@ -593,10 +593,11 @@ class Deployments:
         }
 
     def look_for_silence(self, running: Mapping[str, int | None], now: int) -> None:
-        """Note each replica from which nothing is heard any more, and its return, once each.
+        """Note each launched replica that is silent for too long, and its return, once each.
 
-        Signs of life are log lines, tokens and canary answers; ``running`` has requests in flight
-        by replica. Restarts nothing.
+        Restarts nothing. While it loads, any output counts as life, log lines too; while it serves,
+        log lines do not, and it is silent only with requests in flight (``running``, by replica;
+        None: unknown, nothing is concluded).
         """
         for unit in self.units.values():
             beat = self.launches.heartbeats.get(unit.id)
