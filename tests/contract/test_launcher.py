@@ -24,7 +24,7 @@ from holdfast.ports import Ended, LaunchError, Order
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.testing.launcher import FakeHost, FakeLauncher
 from holdfast.testing.ray_nodes import ray_nodes
-from holdfast.wire.kubernetes_launcher import cluster_access
+from holdfast.wire.kubernetes.launcher import cluster_access
 
 RAY = bool(os.environ.get("HOLDFAST_RAY"))
 PATIENCE_S = 180.0 if RAY else 60.0  # each control starts a driver of Ray, each replica an actor

@@ -28,7 +28,7 @@ from holdfast.doctor import (
 )
 from holdfast.sources.placement_devices import read_devices
 from holdfast.ui.terminal.console import stdout
-from holdfast.wire.kubernetes_rights import check_rights
+from holdfast.wire.kubernetes.rights import check_rights
 from holdfast.wire.own_token import TOKEN_FILE, is_exposed
 from holdfast.wire.state_dir import default_state_dir
 
@@ -78,7 +78,7 @@ def doctor(
         found += check_secret_files(filter(_is_open_to_all, secret_paths(file)))
         found += asyncio.run(check_rights(file)) if rights else []
         if "kubernetes" in file.platforms:
-            from holdfast.wire.kubernetes_launcher import (  # noqa: PLC0415 an extra
+            from holdfast.wire.kubernetes.launcher import (  # noqa: PLC0415 an extra
                 check_launch_rights,
             )
 

@@ -217,7 +217,7 @@ def _platform_launcher(on: str, control: "Control", kept: Path) -> "Launcher":
     from holdfast.launchers.ray.link import RaySettings  # noqa: PLC0415
 
     if on == KUBERNETES:
-        from holdfast.wire.kubernetes_launcher import kubernetes_launcher  # noqa: PLC0415
+        from holdfast.wire.kubernetes.launcher import kubernetes_launcher  # noqa: PLC0415
 
         return kubernetes_launcher(lambda: control.file, kept / KUBERNETES)
     assert on == RAY, f"no launcher is built for {on!r}"

@@ -16,7 +16,7 @@ from fakekube.kubelet import Kubelet
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy import launches
 from holdfast.storage.sqlite import SqliteStore
-from holdfast.wire.kubernetes_launcher import kubernetes_launcher
+from holdfast.wire.kubernetes.launcher import kubernetes_launcher
 
 SPACE = "inference"
 IMAGES = {revision: f"engine@sha256:{revision * 64}" for revision in "123"}

@@ -19,7 +19,7 @@ from holdfast.launchers.kubernetes.pod_reader import read_pod_sight
 from holdfast.launchers.kubernetes.workloads import OWNER, Workloads
 from holdfast.ports import LaunchError, NoRoomError, Order, PlaceRequest
 from holdfast.sources.kubernetes.config import KubernetesConfig
-from holdfast.wire.kubernetes_launcher import cluster_access
+from holdfast.wire.kubernetes.launcher import cluster_access
 
 PATIENCE_S = 60.0
 RECORDINGS = Path(__file__).parents[2] / "sources" / "kubernetes" / "recordings"

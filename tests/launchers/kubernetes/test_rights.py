@@ -16,7 +16,7 @@ from holdfast.launchers.kubernetes.workloads import KINDS, Workloads
 from holdfast.ports import Ended, Order
 from holdfast.sources.kubernetes.api import KubernetesApi
 from holdfast.sources.kubernetes.config import KubernetesConfig
-from holdfast.wire.kubernetes_launcher import check_launch_rights
+from holdfast.wire.kubernetes.launcher import check_launch_rights
 
 ROOT = Path(__file__).resolve().parents[3]
 SPACE = "inference"
