@@ -39,6 +39,9 @@ class Gateway:
         self.now = self.most = 0
         self._writers = []
         self.hold = None  # an event: no answer before it is set
+        self.deadly = None  # a prompt that ends the replica; all wait for the first time
+        self.lost = []  # the prompts that were lost each time
+        self._asking = []  # prompts, and futures of their answers
 
     def stand_still(self):
         """Answer nothing until the end."""
@@ -70,6 +73,8 @@ class Gateway:
                 try:
                     if self.hold is not None:
                         await self.hold.wait()
+                    if self.deadly is not None:
+                        await self._share(body["messages"][0]["content"])
                     answer = self._answer(lines, body)
                 finally:
                     self.now -= 1
@@ -77,12 +82,29 @@ class Gateway:
                 await writer.drain()
         writer.close()
 
+    async def _share(self, prompt):
+        """Answer from the one replica: with the deadly prompt it ends, and all others with it."""
+        if self.lost and prompt != self.deadly:
+            return
+        over = asyncio.get_running_loop().create_future()
+        self._asking.append((prompt, over))
+        names = {name for name, _ in self._asking}
+        if self.deadly in names and (self.lost or len(names) > 1):
+            self.lost.append(names)
+            self.answers.update(dict.fromkeys(names, (502, "replica_lost")))
+            for _, one in self._asking:
+                one.set_result(None)
+            self._asking.clear()
+        await over
+
     def _answer(self, lines, body):
         prompt = body["messages"][0]["content"]
         self.asked[prompt] += 1
         self.tenants[lines["x-holdfast-tenant"]] += 1
         assert lines["x-holdfast-runner"] == "secret"
         status, code = self.answers.get(prompt, (200, ""))
+        if self.deadly is not None:
+            self.answers.pop(prompt, None)
         told = {"error": {"code": code, "message": f"is {code}"}} if code else {"echo": prompt}
         data = json.dumps(told).encode()
         more = "retry-after-ms: 1000\r\n" if status in {429, 503} else ""

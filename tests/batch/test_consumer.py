@@ -229,6 +229,29 @@ def test_a_poison_message_is_sent_once_and_lies_with_the_dead_letters(consume, u
     consume(scenario)
 
 
+def test_messages_that_were_lost_with_a_poison_one_are_answered(consume, until):
+    async def scenario(gateway, here, aws, works):
+        gateway.deadly = "bad"
+        aws.send("bad", id="bad")
+        for number in range(4):
+            aws.send(f"p{number}", id=f"i{number}")
+        async with works() as work:
+            await until(lambda: not aws.count(aws.requests))
+            turns = work.consumer.suspect_turns
+            assert turns is here.runner.suspect_turns["m"], "batches of the model wait as well"
+            await until(lambda: (turns.running, turns.waiting) == (0, 0))
+        assert gateway.lost[0] > {"bad"}
+        assert gateway.lost[1:] == [{"bad"}]
+        replies = {reply["id"]: reply for reply in aws.replied()}
+        assert replies.pop("bad")["error"]["code"] == "dead_letter"
+        assert {reply["response"]["status_code"] for reply in replies.values()} == {200}
+        assert len(replies) == 4
+        (dead,) = await here.queue.items("consume/m", states=[ItemState.DEAD])
+        assert [entry["note"]["code"] for entry in dead.story] == ["replica_lost"] * 2
+
+    consume(scenario)
+
+
 def test_a_dead_letter_that_sqs_sends_again_is_tried_again(consume, until):
     async def scenario(gateway, here, aws, works):
         gateway.answers["bad"] = (502, "replicas_lost")

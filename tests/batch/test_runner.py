@@ -37,6 +37,46 @@ def test_a_poison_item_goes_to_the_dead_letters_with_its_story_and_all_else_fini
     stage(scenario)
 
 
+def test_items_that_share_two_lost_replicas_with_a_poison_item_finish(stage, make_line, until):
+    async def scenario(gateway, make):
+        async with make() as here:
+            gateway.deadly = "p0"  # the whole replica ends with it, and is back at once
+            await here.work()
+            batch = await here.create(b"".join(make_line(n) for n in range(12)))
+            await until(lambda: "m" in here.runner.feeds)
+            turns = here.runner.feeds["m"].suspect_turns
+            done = await here.ended(batch["id"])
+            assert done["request_counts"] == {"total": 12, "completed": 11, "failed": 1}
+            assert gateway.asked["p0"] == 2
+            assert gateway.lost[0] > {"p0"}, "others were lost with it"
+            assert gateway.lost[1:] == [{"p0"}], "and then it was alone"
+            (dead,) = await here.queue.items("batch/default/m", states=[ItemState.DEAD])
+            assert [entry["note"]["code"] for entry in dead.story] == ["replica_lost"] * 2
+            await until(lambda: (turns.running, turns.waiting) == (0, 0))
+
+    stage(scenario)
+
+
+def test_a_batch_that_is_cancelled_gives_its_waiting_suspects_back(stage, make_line, until):
+    async def scenario(gateway, make):
+        async with make() as here:
+            for number in (1, 2, 3):
+                gateway.answers[f"p{number}"] = (502, "replica_lost")
+            await here.work()
+            batch = await here.create(b"".join(make_line(n) for n in range(1, 4)))
+            await until(lambda: gateway.asked.total() == 3)
+            gateway.stand_still()
+            feed = here.runner.feeds["m"]
+            await until(lambda: len(feed.suspects) == 2 and len(feed.running) == 1)
+            async with here.client() as client:
+                await client.post(f"/v1/batches/{batch['id']}/cancel")
+            assert (await here.ended(batch["id"]))["status"] == "cancelled"
+            turns = feed.suspect_turns
+            await until(lambda: (turns.running, turns.waiting) == (0, 0))
+
+    stage(scenario)
+
+
 def test_an_item_without_an_answer_is_tried_three_times(stage, make_line):
     async def scenario(gateway, make):
         gateway.answers["p1"] = (502, "upstream_failed")

@@ -35,43 +35,50 @@ def jsonl(lines):
 
 
 class Fleet:
-    """Two stand-ins and ``holdfast serve`` with batches and two tenants."""
+    """Stand-ins and ``holdfast serve`` with batches and two tenants."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, stand_ins=2, fault=(), ttft_ms=10, tpot_ms=1):
         self.folder = folder
         http = importlib.import_module("operations_http")
-        self.ports = [http.free_port() for _ in range(6)]
-        self.base = f"http://127.0.0.1:{self.ports[4]}"
+        self.ports = [http.free_port() for _ in range(stand_ins)]
+        self.port, self.admin_port = http.free_port(), http.free_port()
+        self.base = f"http://127.0.0.1:{self.port}"
         self.log = folder / "serve.log"
+        self.file = folder / "fleet.yaml"
+        self.stand_ins = []
+        self._fault = fault
+        self._ttft_ms, self._tpot_ms = ttft_ms, tpot_ms
         self._processes = []
 
     def start(self):
         command = [sys.executable, "-m", "holdfast"]
-        speed = ["--ttft-ms", "10", "--tpot-ms", "1", "--slots", "8"]
-        for port, side in zip(self.ports[:2], self.ports[2:4], strict=True):
-            own = [*command, "stand-in", "--port", str(port), "--side-port", str(side), *speed]
-            self._processes.append(subprocess.Popen(own, stdout=subprocess.DEVNULL))
-        fleet = self.folder / "fleet.yaml"
-        fleet.write_text(self._file())
+        speed = ["--ttft-ms", str(self._ttft_ms), "--tpot-ms", str(self._tpot_ms), "--slots", "8"]
+        for port in self.ports:
+            own = [*command, "stand-in", "--port", str(port), *speed, *self._fault]
+            self.stand_ins.append(subprocess.Popen(own, stdout=subprocess.DEVNULL))
+        self._processes += self.stand_ins
+        self.file.write_text(self._text())
         environment = {**os.environ, "XDG_STATE_HOME": str(self.folder / "state")}
         with self.log.open("wb") as log:
-            serve = [*command, "serve", "-c", str(fleet)]
+            serve = [*command, "serve", "-c", str(self.file)]
             self._processes.append(subprocess.Popen(serve, stderr=log, env=environment))
         self.until(lambda: self.status("/readyz/m") == 200)
         self.until(lambda: self.status("/v1/batches", "red") == 200)
 
-    def _file(self):
+    def _text(self):
         tenants = "".join(
             f"  - {{name: {name}, keys: ['sha256:{sha256(key.encode()).hexdigest()}']}}\n"
             for name, key in KEYS.items()
         )
+        endpoints = "".join(
+            f"      - {{id: s{n}, url: 'http://127.0.0.1:{port}', slots: 8}}\n"
+            for n, port in enumerate(self.ports)
+        )
         return (
-            f"gateway: {{listen: '127.0.0.1:{self.ports[4]}'}}\n"
-            f"admin: {{listen: '127.0.0.1:{self.ports[5]}'}}\n"
+            f"gateway: {{listen: '127.0.0.1:{self.port}'}}\n"
+            f"admin: {{listen: '127.0.0.1:{self.admin_port}'}}\n"
             f"batch: {{enabled: true}}\ntenants:\n{tenants}"
-            "models:\n  - name: m\n    engine: openai\n    endpoints:\n"
-            f"      - {{id: a, url: 'http://127.0.0.1:{self.ports[0]}', slots: 8}}\n"
-            f"      - {{id: b, url: 'http://127.0.0.1:{self.ports[1]}', slots: 8}}\n"
+            f"models:\n  - name: m\n    engine: openai\n    endpoints:\n{endpoints}"
         )
 
     def stop(self):
@@ -106,6 +113,17 @@ class Fleet:
                 said = json.loads(text)
                 found = said["pid"] if said["child"] == child else found
         return found
+
+    def dead_letters(self, queue):
+        state = self.folder / "state"
+        command = [sys.executable, "-m", "holdfast", "queue", "peek", queue, "--state", "dead"]
+        told = subprocess.run(
+            [*command, "--json", "-c", str(self.file)],
+            env={**os.environ, "XDG_STATE_HOME": str(state)},
+            capture_output=True,
+            check=True,
+        )
+        return [json.loads(one) for one in told.stdout.splitlines()]
 
     def ended(self, sdk, batch_id):
         end = time.monotonic() + PATIENCE_S
@@ -216,3 +234,30 @@ def test_kill_9_of_each_process_loses_nothing_and_doubles_nothing(fleet):
     told = [one["custom_id"] for one in records(sdk, done)]
     assert sorted(told) == sorted(f"c{n}" for n in range(number))
     assert done.status == "completed"
+
+
+def test_a_poison_item_ends_two_replicas_at_most_and_all_other_lines_finish(tmp_path, ops):
+    # Four engines that end with whatever request holds the word: nobody starts them again.
+    deadly = ("--fault", "oom", "--fault-with", "marker=cucumber")
+    fleet = Fleet(tmp_path, stand_ins=4, fault=deadly, ttft_ms=200, tpot_ms=40)
+    try:
+        fleet.start()
+        sdk = fleet.sdk()
+        lines = [line(n, "divide by the cucumber" if n == 40 else None) for n in range(LINES)]
+        file = sdk.files.create(file=("in.jsonl", jsonl(lines)), purpose="batch")
+        batch = sdk.batches.create(
+            input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
+        done = fleet.ended(sdk, batch.id)
+        ended = [process for process in fleet.stand_ins if process.poll() is not None]
+        assert len(ended) == 2
+        counts = done.request_counts
+        assert (counts.completed, counts.failed) == (LINES - 1, 1)
+        (bad,) = [one for one in records(sdk, done) if one["error"] is not None]
+        assert (bad["custom_id"], bad["error"]["code"]) == ("c40", "dead_letter")
+        dead = fleet.dead_letters("batch/red/m")
+        assert [one["id"].rpartition("/")[2] for one in dead] == ["41"]  # lines count from 1
+        lost = [entry["note"] for entry in dead[0]["story"]]
+        assert [note["code"] for note in lost] == ["replica_lost"] * len(ended)
+    finally:
+        fleet.stop()

@@ -3,6 +3,7 @@
     every look (100 ms, or an item ended)
       for each model:  how many may run now      core.batch.spare_capacity
                        whose items are next      core.batch.turns
+                       or a suspect, alone       core.batch.suspect_turns
       lease them ─► send ─► judge the answer     core.batch.verdicts
                       └─► record: done, failed, again, dead letter; or given back untried
 
@@ -44,10 +45,12 @@ from holdfast.core.batch.spare_capacity import (
     SpareCapacityConfig,
     is_young,
 )
+from holdfast.core.batch.suspect_turns import SuspectTurns
 from holdfast.core.batch.turns import OpenBatch, Turns
 from holdfast.core.batch.verdicts import (
     ItemPolicyConfig,
     ItemVerdict,
+    failures_of,
     judge_answer,
     pause_before,
 )
@@ -71,6 +74,7 @@ LOOK_S: Final = 0.1  # gateways report as often
 EMPTY_S: Final = 1.0  # before an empty queue is asked again: items whose pause ends come back
 LEASED_EACH_MAX: Final = 256  # in one call
 RUNNING_MAX: Final = 4_096  # items at once over all models; each is a connection to the gateway
+SUSPECTS_MAX: Final = 1_024  # held for their turn, of one model: as many as its replicas have slots
 NO_GATEWAY: Final = SECOND // 2  # before the next try when the gateway does not answer
 _log = structlog.get_logger("holdfast.batch")
 
@@ -85,6 +89,12 @@ class RunningItem:
     payload: ItemPayload
     began: int
     task: asyncio.Task[None] | None = None
+    turn: asyncio.Event | None = None  # of a suspect: set when it may be sent
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a replica was lost with it before."""
+        return self.turn is not None
 
 
 @dataclass(slots=True)
@@ -93,6 +103,8 @@ class ModelFeed:
 
     capacity: SpareCapacity
     turns: Turns
+    suspect_turns: SuspectTurns  # of all who send items of the model
+    suspects: list[RunningItem] = field(default_factory=list)  # leased; they wait for their turn
     running: set[RunningItem] = field(default_factory=set)
     pace: BatchPace = field(default_factory=lambda: BatchPace(0, 0, "not looked yet"))
     empty_until: dict[str, int] = field(default_factory=dict)  # by queue
@@ -127,7 +139,9 @@ class BatchRunner:
         self.feeds: dict[str, ModelFeed] = {}
         # What consumers of the same model leave to batches; None: everything.
         self.cap: Callable[[str], int | None] = lambda _: None
-        self._running: dict[str, RunningItem] = {}  # by item id
+        # By model, where consumers send items, too; batches alone have their feed's own.
+        self.suspect_turns: dict[str, SuspectTurns] = {}
+        self._running: dict[str, RunningItem] = {}  # by item id, waiting suspects included
         self._wake = asyncio.Event()
         self._stopping = False
         self._looked_at = 0
@@ -174,6 +188,9 @@ class BatchRunner:
 
     async def _give_back(self, grace_s: float = 2.0) -> None:
         """Let items that are nearly done end; give the others back untried."""
+        for feed in self.feeds.values():
+            for suspect in feed.suspects:
+                _cancel(suspect)
         tasks = [running.task for running in self._running.values() if running.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
@@ -187,12 +204,13 @@ class BatchRunner:
         now = self._now_ns()
         batches = self._batches_by_model()
         for model in batches.keys() - self.feeds.keys():
-            self.feeds[model] = ModelFeed(SpareCapacity(self._pace_config), Turns())
+            alone = self.suspect_turns.get(model) or SuspectTurns()
+            self.feeds[model] = ModelFeed(SpareCapacity(self._pace_config), Turns(), alone)
         due = now - self._looked_at >= nanos(LOOK_S * 0.9)
         if due:
             self._looked_at = now
         for model, feed in list(self.feeds.items()):
-            if model not in batches and not feed.running:
+            if model not in batches and not feed.running and not feed.suspects:
                 del self.feeds[model]
                 continue
             if due:
@@ -229,12 +247,38 @@ class BatchRunner:
         """Lease and send as many items of a model as may run now."""
         if self._stopping or self.settlements.problem:
             return
+        alone = feed.suspect_turns
+        if not alone.may_begin(now, suspect=False):
+            self._try_suspect(model, feed, now)
+            return
         free = min(feed.pace.running_max - len(feed.running), RUNNING_MAX - len(self._running))
         free = min(free, LEASED_EACH_MAX)
         if (cap := self.cap(model)) is not None:
             free = min(free, cap - len(feed.running))
         asked = [one for one in batches if now >= feed.empty_until.get(_queue(one, model), 0)]
-        for name, count in self._turns(model, feed, asked, free, now).items():
+        taken = self._turns(model, feed, asked, free, now)
+        alone.begin(now, suspect=False)  # no suspect begins while items are on their way
+        try:
+            await self._take(feed, taken, now)
+        finally:
+            alone.end(now, suspect=False)
+
+    def _try_suspect(self, model: str, feed: ModelFeed, now: int) -> None:
+        """Send the next suspect if nothing else of its model runs and there is room for one."""
+        free = feed.pace.running_max
+        if (cap := self.cap(model)) is not None:
+            free = min(free, cap)
+        if feed.suspects and free > 0 and feed.suspect_turns.may_begin(now, suspect=True):
+            suspect = feed.suspects.pop(0)
+            feed.suspect_turns.begin(now, suspect=True)
+            feed.running.add(suspect)
+            suspect.began = now
+            assert suspect.turn is not None
+            suspect.turn.set()
+
+    async def _take(self, feed: ModelFeed, counts: dict[str, int], now: int) -> None:
+        """Lease so many items of each queue, and begin them."""
+        for name, count in counts.items():
             try:
                 leased = await self._queue.lease(name, count, VISIBILITY_S, OWNER)
             except QueueError as error:
@@ -280,6 +324,9 @@ class BatchRunner:
                 self._refuse_ended(item)
                 continue
             running = RunningItem(item, batch, queue, payload_of(item.payload), self._now_ns())
+            if failures_of(item.story)[1]:
+                self._hold_suspect(feed, running)
+                continue
             wanted.append((running, batch.input_file_id))
         if not wanted:
             return
@@ -287,8 +334,21 @@ class BatchRunner:
         for (running, _), body in zip(wanted, bodies, strict=True):
             self._running[running.item.id] = running
             feed.running.add(running)
+            feed.suspect_turns.begin(running.began, suspect=False)
             running.task = asyncio.create_task(self._send(running, feed, body))
             running.task.add_done_callback(partial(self._ended, running, feed))
+
+    def _hold_suspect(self, feed: ModelFeed, running: RunningItem) -> None:
+        """Keep an item that was lost with a replica until nothing else of its model runs."""
+        if len(feed.suspects) >= SUSPECTS_MAX:
+            self.settlements.release(running.item.lease)
+            return
+        running.turn = asyncio.Event()
+        self._running[running.item.id] = running
+        feed.suspects.append(running)
+        feed.suspect_turns.waiting += 1
+        running.task = asyncio.create_task(self._send_alone(running, feed, running.turn))
+        running.task.add_done_callback(partial(self._ended, running, feed))
 
     def _refuse_ended(self, item: LeasedItem) -> None:
         """An item whose batch is being ended, or has ended: nobody waits for it."""
@@ -322,11 +382,22 @@ class BatchRunner:
         answer = await self._client.post(running.batch.endpoint, running.item.tenant, body)
         await self._judge(running, feed, answer)
 
+    async def _send_alone(self, running: RunningItem, feed: ModelFeed, turn: asyncio.Event) -> None:
+        await turn.wait()
+        wanted = [(running, running.batch.input_file_id)]
+        (body,) = await asyncio.to_thread(self._read_bodies, wanted)
+        await self._send(running, feed, body)
+
     def _ended(self, running: RunningItem, feed: ModelFeed, task: asyncio.Task[None]) -> None:
         """Forget an item that was sent; one that was cancelled goes back untried."""
         item = running.item
         self._running.pop(item.id, None)
         feed.running.discard(running)
+        if running.turn is not None and not running.turn.is_set():
+            feed.suspects.remove(running)
+            feed.suspect_turns.waiting -= 1
+        else:
+            feed.suspect_turns.end(self._now_ns(), suspect=running.suspect)
         if task.cancelled():
             self.settlements.release(item.lease)
         elif (error := task.exception()) is not None:  # a bug of ours must not stop the others
@@ -342,7 +413,7 @@ class BatchRunner:
             feed.empty_until[item.lease.queue] = now + NO_GATEWAY
             return
         code, message = ("", "") if answer.status < 300 else _error_of(answer.body)
-        verdict = judge_answer(answer.status, code)
+        verdict = judge_answer(answer.status, code, failures_of(item.story)[1])
         if verdict is ItemVerdict.WAIT:
             self.settlements.release(item.lease)
             wait = nanos(max(1.0, answer.retry_after_s))
@@ -367,6 +438,10 @@ class BatchRunner:
             "reason": message[:200] or code or f"status {answer.status}",
             "request_id": answer.request_id,
         }
+        if verdict is ItemVerdict.SUSPECT:
+            pause_s = pause_before(1, self._item_config)
+            self.settlements.add(FailedReceive(item.lease, note, pause_s, dead=False))
+            return
         self._again(running, note, dead=verdict is ItemVerdict.POISON)
 
     async def _record(self, running: RunningItem, line: bytes, state: ItemState) -> None:
@@ -385,8 +460,7 @@ class BatchRunner:
         self.settlements.add(Settlement(running.item.lease, ItemState.FAILED, line))
 
     def _again(self, running: RunningItem, note: dict[str, Any], *, dead: bool = False) -> None:
-        # Entries without a note are not the item's own: the runner was killed, or a lease ran out.
-        tries = sum(1 for entry in running.item.story if "note" in entry) + 1
+        tries = failures_of(running.item.story)[0] + 1
         dead = dead or tries >= self._item_config.receives_max
         pause_s = pause_before(tries, self._item_config)
         self.settlements.add(FailedReceive(running.item.lease, note, pause_s, dead))

@@ -116,6 +116,7 @@ class Request:
         "content",
         "continuable",
         "deadline",
+        "deaths_max",
         "degradable",
         "hedgeable",
         "id",
@@ -153,6 +154,7 @@ class Request:
         stores: bool = False,
         content: bytes = b"",
         choices: int = 1,
+        deaths_max: int = 2,
     ) -> None:
         self.id = id
         self.model = model
@@ -171,6 +173,7 @@ class Request:
         self.whole = whole  # its answer comes in one piece, so the first token is also the last
         self.degradable = degradable  # a ladder may answer it with a smaller model
         self.stores = stores  # the engine keeps what it answers: a second execution keeps it twice
+        self.deaths_max = deaths_max  # of replicas under it; a third would show nothing new
         self.content = content  # to tell equal requests from others; empty = like no other
         # What the wait for its first content depends on: an answer in one piece takes as long as
         # it is allowed to grow.

@@ -7,6 +7,7 @@ from holdfast.core.batch.progress import ProgressEstimate, drain_estimate
 from holdfast.core.batch.verdicts import (
     ItemPolicyConfig,
     ItemVerdict,
+    failures_of,
     judge_answer,
     pause_before,
 )
@@ -25,12 +26,30 @@ from holdfast.core.types import SECOND, ConfigError
         (502, "upstream_failed", ItemVerdict.AGAIN),
         (504, "upstream_timeout", ItemVerdict.AGAIN),
         (408, "", ItemVerdict.AGAIN),
+        (502, "replica_lost", ItemVerdict.SUSPECT),
         (502, "replicas_lost", ItemVerdict.POISON),
         (422, "request_blocked", ItemVerdict.POISON),
     ],
 )
 def test_each_answer_has_its_verdict(status, code, verdict):
     assert judge_answer(status, code) is verdict
+
+
+def test_the_second_lost_replica_is_the_last_one():
+    assert judge_answer(502, "replica_lost", losses=1) is ItemVerdict.POISON
+    assert judge_answer(200, "", losses=1) is ItemVerdict.DONE
+    assert judge_answer(504, "upstream_timeout", losses=1) is ItemVerdict.AGAIN
+
+
+def test_lost_replicas_and_what_happened_to_the_holder_are_no_failures_of_the_item():
+    story = [
+        {"what": "nacked", "note": {"code": "upstream_timeout"}},
+        {"what": "reclaimed"},
+        {"what": "nacked", "note": {"code": "replica_lost"}},
+        {"what": "nacked", "note": {"reason": "runner: KeyError"}},
+    ]
+    assert failures_of(story) == (2, 1)
+    assert failures_of([]) == (0, 0)
 
 
 def test_pauses_double_up_to_a_bound():

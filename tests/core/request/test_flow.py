@@ -1578,6 +1578,23 @@ def test_replicas_that_die_at_the_same_time_are_not_the_requests_doing():
     assert finish.code == "replicas_lost"
 
 
+@pytest.mark.parametrize("kind", [Kind.RESET, Kind.STALE_SOCKET])
+@pytest.mark.parametrize("lived_s", [0.001, 0.05])
+def test_a_request_that_may_cost_one_replica_is_not_sent_on_however_soon_it_broke(kind, lived_s):
+    gateway = Gateway("r1", "r2", "r3", retry=KEEN)
+    gateway.arrive(deaths_max=1)
+    finish = only(gateway.after(lived_s).end(kind=kind), Finish)
+    assert (finish.status, finish.code, finish.attempts) == (502, "replica_lost", 1)
+    assert finish.reason == "its connection died on r1: it is not tried on another"
+
+
+def test_a_request_that_may_cost_one_replica_is_tried_again_where_none_was_lost():
+    gateway = Gateway("r1", "r2", "r3", retry=KEEN)
+    gateway.arrive(deaths_max=1)
+    assert all_of(gateway.end(kind=Kind.REFUSED), Dispatch)
+    assert all_of(gateway.after(0.05).end(attempt=1, kind=Kind.SERVER_ERROR), Dispatch)
+
+
 HOSTED = (view("r1", host="h1"), view("r2", host="h1"), view("r3", host="h2"))
 
 

@@ -34,7 +34,14 @@ from holdfast.batch.consumers.request_messages import (
 from holdfast.batch.consumers.send_gate import SendGate
 from holdfast.batch.gateway_client import GatewayAnswer, GatewayClient
 from holdfast.config.batch.consumers import PATHS, ConsumerSection
-from holdfast.core.batch.verdicts import ItemPolicyConfig, ItemVerdict, judge_answer, pause_before
+from holdfast.core.batch.suspect_turns import SuspectTurns
+from holdfast.core.batch.verdicts import (
+    ItemPolicyConfig,
+    ItemVerdict,
+    failures_of,
+    judge_answer,
+    pause_before,
+)
 from holdfast.core.stats import RateWindow
 from holdfast.queue_port import EndedItem, ItemState, QueueError, check_name
 from holdfast.queue_port.messages import Inbox, InboxDepth, Message, Outbox
@@ -48,6 +55,7 @@ NO_GATEWAY_S: Final = 0.5
 DEPTH_S: Final = 5.0  # between two counts: SQS charges for each
 TEND_S: Final = 10.0  # between looks for dead letters to send again, and for old records
 DRAIN_S: Final = 5.0  # for what is nearly done, when the process stops
+TURN_S: Final = 0.1  # between looks whether a suspect may be sent, or others again
 RECEIVES_BOUND: Final = 10  # even where no failure was the message's own: kills of this process
 _log = structlog.get_logger("holdfast.batch.consumers")
 ResultT = TypeVar("ResultT")
@@ -94,6 +102,7 @@ class Consumer:
         self.interactive = section.priority == "interactive"
         self.records = records
         self.gate = SendGate()
+        self.suspect_turns = SuspectTurns()  # of all who send messages of this model
         self.held: dict[str, HeldMessage] = {}  # by id
         self.finished = RateWindow(60.0)
         self.empty = False  # the last call found nothing
@@ -216,7 +225,7 @@ class Consumer:
                 await asyncio.sleep(NO_GATEWAY_S)  # no fault of the message, and none of a replica
                 continue
             code, message = ("", "") if answer.status < 300 else error_of(answer.body)
-            verdict = judge_answer(answer.status, code)
+            verdict = judge_answer(answer.status, code, failures_of(held.story)[1])
             if verdict is ItemVerdict.WAIT:
                 await asyncio.sleep(max(1.0, answer.retry_after_s))
                 continue
@@ -239,15 +248,17 @@ class Consumer:
                     },
                 }
             )
-            tries = len(held.story)
+            tries = failures_of(held.story)[0]
             if verdict is ItemVerdict.POISON or tries >= self._items.receives_max:
                 await self._bury(held, reason)
                 return
-            await asyncio.sleep(pause_before(tries, self._items))
+            if verdict is not ItemVerdict.SUSPECT:  # a suspect waits for its turn
+                await asyncio.sleep(pause_before(tries, self._items))
 
     async def _send(self, held: HeldMessage, request: QueuedRequest) -> GatewayAnswer | None:
         """Send a message once there is room; None where it was taken back."""
-        await self.gate.enter()
+        suspect = failures_of(held.story)[1] > 0
+        await self._enter(suspect=suspect)
         try:
             held.began = self._now_ns()
             held.sending = asyncio.create_task(
@@ -264,7 +275,28 @@ class Consumer:
         finally:
             held.began = 0
             held.sending = None
+            self.suspect_turns.end(self._now_ns(), suspect=suspect)
             self.gate.leave()
+
+    async def _enter(self, *, suspect: bool) -> None:
+        """Wait for room, and as a suspect until nothing else of the model is being sent."""
+        turns, began = self.suspect_turns, False
+        turns.waiting += suspect
+        try:
+            while True:
+                if not turns.may_begin(self._now_ns(), suspect=suspect):
+                    await asyncio.sleep(TURN_S)
+                    continue
+                await self.gate.enter()
+                now = self._now_ns()
+                if turns.may_begin(now, suspect=suspect):
+                    turns.begin(now, suspect=suspect)
+                    began = True
+                    return
+                self.gate.leave()  # a suspect came while this one waited for room
+        finally:
+            if not began:
+                turns.waiting -= suspect
 
     async def _end(self, held: HeldMessage, state: ItemState, reply: bytes) -> None:
         """Record an end, reply, and delete the message."""

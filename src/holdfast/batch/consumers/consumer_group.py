@@ -27,6 +27,7 @@ from holdfast.core.batch.spare_capacity import (
     SpareCapacityConfig,
     is_young,
 )
+from holdfast.core.batch.suspect_turns import SuspectTurns
 from holdfast.core.types import SECOND, nanos
 
 LOOK_S: Final = 0.1  # gateways report as often
@@ -61,6 +62,9 @@ class ConsumerGroup:
         self._turn = 0
         self._stopping = asyncio.Event()
         runner.cap = self.cap
+        runner.suspect_turns = {model: SuspectTurns() for model in models}
+        for one in consumers:
+            one.suspect_turns = runner.suspect_turns[one.model]
 
     async def run(self) -> None:
         """Work until ``stop``."""

@@ -4,6 +4,8 @@
     200                 done
     400 … 422           failed: the request itself is wrong; asked again it is as wrong
     429, 503, 504, 500  again: the fleet or the tenant's quota had no room just then
+    502 replica_lost    suspect: so were all others on that replica; again, with no other beside it
+                        the second time poison: it was on its own then
     502 replicas_lost   poison: two replicas were lost with it; no third is tried
     502 else            again: no replica gave a whole answer
     none                wait: the gateway went away in the middle
@@ -11,12 +13,14 @@
 An item is *received* each time it is sent and its own fault cannot be ruled out. While a model is
 down nothing is received: the runner stops feeding it, and what it had under way is given back
 uncounted. After ``receives_max`` an item that still has no answer goes to the dead letters, with
-the reason of each time.
+the reason of each time. A lost replica is not counted so: whose fault it was is found out by
+``suspect_turns``, and at the second one the item is a dead letter.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from holdfast.core.types import require
 
@@ -28,6 +32,7 @@ class ItemVerdict(StrEnum):
     FAILED = "failed"  # for good: its line in the error file says why
     AGAIN = "again"  # counted: its own fault cannot be ruled out
     WAIT = "wait"  # not counted: the fleet or a quota had no room
+    SUSPECT = "suspect"  # its replica was lost: again, with no other item beside it
     POISON = "poison"  # to the dead letters at once
 
 
@@ -50,15 +55,18 @@ class ItemPolicyConfig:
 
 
 _NO_ROOM: Final = frozenset({401, 429, 503, 507})  # 401: the gateway of a successor, for a moment
+LOST: Final = "replica_lost"  # the gateway's code: the connection broke, no other was tried
 _POISON_CODES: Final = frozenset({"replicas_lost", "request_blocked"})
 
 
-def judge_answer(status: int, code: str = "") -> ItemVerdict:
+def judge_answer(status: int, code: str = "", losses: int = 0) -> ItemVerdict:
     """The verdict on a batch item's answer; ``status`` 0: the connection broke before one came.
 
     2xx is done, no room waits uncounted, 408, 5xx and broken connections are tried again, other 4xx
-    fail for good.
+    fail for good. ``losses``: replicas lost with the item before; with one it ran on its own now.
     """
+    if code == LOST:
+        return ItemVerdict.POISON if losses else ItemVerdict.SUSPECT
     if code in _POISON_CODES:
         return ItemVerdict.POISON
     if 200 <= status < 300:
@@ -70,9 +78,26 @@ def judge_answer(status: int, code: str = "") -> ItemVerdict:
     return ItemVerdict.AGAIN if status < 400 else ItemVerdict.FAILED
 
 
+def failures_of(story: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """How often an item failed, and how many replicas were lost with it, by its story.
+
+    Entries without a note are not the item's own: its holder was killed, or a lease ran out.
+    """
+    codes = [entry["note"].get("code") for entry in story if "note" in entry]
+    losses = codes.count(LOST)
+    return len(codes) - losses, losses
+
+
 def pause_before(tries: int, config: ItemPolicyConfig) -> float:
     """Seconds to wait before the next try after ``tries``: doubling, up to ``pause_max_s``."""
     return min(config.pause_max_s, config.pause_s * 2.0 ** min(max(tries - 1, 0), 16))
 
 
-__all__ = ["ItemPolicyConfig", "ItemVerdict", "judge_answer", "pause_before"]
+__all__ = [
+    "LOST",
+    "ItemPolicyConfig",
+    "ItemVerdict",
+    "failures_of",
+    "judge_answer",
+    "pause_before",
+]

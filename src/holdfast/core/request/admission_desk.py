@@ -35,6 +35,7 @@ _FINISH: Final = RequestStep.FINISH
 _ROOM_BELOW: Final = 0.9  # of capacity: a step of a quarter of the traffic must find some room
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
 DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must not be sent again
+LOST: Final = (502, "replica_lost")  # its own code: whoever sent it decides whether it goes again
 
 
 class AdmissionDesk:
@@ -196,8 +197,12 @@ class AdmissionDesk:
     def fail_deadly(self, active: ActiveRequest, now: int) -> Finish:
         """Close a request under which two replicas died with 502 ``replicas_lost``.
 
-        So no third replica gets it; returns the ``Finish``.
+        So no third replica gets it; returns the ``Finish``. A request that is to cost one replica
+        at most is closed after the first, with 502 ``replica_lost``.
         """
+        if active.request.deaths_max == 1:
+            reason = f"its connection died on {active.died[0]}: it is not tried on another"
+            return self.finish(active, *LOST, reason, now)
         reason = f"its connection died on {' and '.join(active.died)}: it is not tried on a third"
         return self.finish(active, *DEADLY, reason, now)
 
@@ -245,4 +250,4 @@ def _has_room(lanes: Mapping[str, Lane], model: str | None, now: int) -> bool | 
     return None if saturation is None else saturation < _ROOM_BELOW
 
 
-__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "AdmissionDesk"]
+__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "LOST", "AdmissionDesk"]

@@ -39,7 +39,7 @@ from holdfast.core.messages import (
     ViewChanged,
 )
 from holdfast.core.request.active_request import (
-    DEATHS_MAX,
+    HOST_TOGETHER,
     ActiveRequest,
     Attempt,
     RequestPhase,
@@ -486,7 +486,10 @@ class Flow:
         active.story.append((now, "failed", kind.value))
         host = attempt.candidate.replica.host
         beside = bool(host) and host in active.hosts
-        if died(kind, now - attempt.started) and apart(active.died_at, now, same_host=beside):
+        deaths_max = active.request.deaths_max
+        # Who may cost one replica only is not sent on, however soon its connection broke.
+        lived = now - attempt.started if deaths_max > 1 else HOST_TOGETHER
+        if died(kind, lived) and apart(active.died_at, now, same_host=beside):
             active.died_at = now
             if attempt.candidate.id not in active.died:
                 active.died += (attempt.candidate.id,)
@@ -497,7 +500,7 @@ class Flow:
         elif active.live:
             self._file_next(active)  # its rival is still running, and keeps its deadlines
             return
-        if len(active.died) >= DEATHS_MAX:
+        if len(active.died) >= deaths_max:
             actions.append(self._desk.fail_deadly(active, now))
             return
         if attempt.first_at:

@@ -51,6 +51,7 @@ class Tenant:
     models: frozenset[str] = frozenset()  # public names, virtual ones too; empty = all
     region_names: tuple[str, ...] = ()  # whose replicas may serve it; empty = all
     insecure: bool = False  # its keys may be of any length
+    by_runner: bool = False  # the batch runner asks in its name, and decides what is sent again
 
     def may_use(self, model: str) -> bool:
         """Whether the tenant may ask for this public model name.
@@ -177,14 +178,17 @@ class RunnerDirectory(TenantDirectory):
     batch priority unless they ask for the tenant's own.
     """
 
-    __slots__ = ("_as_batch", "_secret")
+    __slots__ = ("_as_batch", "_as_people", "_secret")
 
     def __init__(self, sections: Sequence[TenantSection], secret: bytes) -> None:
         super().__init__(sections)
         self._secret = secret
         self._as_batch = {
-            name.encode(): replace(tenant, priority=Priority.BATCH)
+            name.encode(): replace(tenant, priority=Priority.BATCH, by_runner=True)
             for name, tenant in self.by_name.items()
+        }
+        self._as_people = {
+            name.encode(): replace(tenant, by_runner=True) for name, tenant in self.by_name.items()
         }
 
     def who(self, headers: Mapping[bytes, bytes]) -> Tenant:
@@ -198,7 +202,7 @@ class RunnerDirectory(TenantDirectory):
         name = headers.get(TENANT_HEADER, b"")
         tenant = self._as_batch.get(name)
         if tenant is not None and headers.get(PRIORITY_HEADER) == b"interactive":
-            tenant = self.by_name[name.decode()]
+            tenant = self._as_people[name]
         if not compare_digest(shown, self._secret) or tenant is None:
             _refuse()
         return tenant

@@ -15,6 +15,7 @@
      ├─ it took too long          504 timeout          upstream_timeout, deadline_exceeded
      ├─ no replica answered       502 server           upstream_failed
      └─ it ends its replicas      502 server           replicas_lost: on two, not tried on a third
+                                                       replica_lost: on one; for the batch runner
                                   422 invalid_request  request_blocked: known for it, not tried
 
 The shape and the words are OpenAI's, so that its SDKs raise the right exception and retry when that
@@ -71,6 +72,7 @@ FINISHES: Final[dict[str, str | None]] = {
     "upstream_timeout": "The model did not answer in time.",
     UPSTREAM_FAILED: "The model could not complete the answer.",
     "replicas_lost": "The connection to the model broke on two replicas; no third was tried.",
+    "replica_lost": "The connection to the model broke; no other replica was tried.",
     "bad_request": "The engine refused the request.",
     "model_not_found": "The model does not exist or you do not have access to it.",
     "client_gone": "The client closed the connection.",  # never sent

@@ -266,6 +266,9 @@ class ProxiedRequest:
         request.prefix = ask.prefix
         request.session = ask.session
         request.hedgeable = ask.hedgeable
+        if tenant.by_runner:  # it may cost one replica, and the runner finds out whose fault it was
+            request.deaths_max = 1
+            request.hedgeable = False
         request.continuable = continuable
         request.regions = tenant.region_names
         request.degradable = path is not None and bool(path.ladder)
