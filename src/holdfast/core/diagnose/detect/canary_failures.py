@@ -212,8 +212,8 @@ class ProbingDetector:
     ) -> Sequence[Evidence]:
         """Take a canary result, a doubt about all of a model's, an end or a state; return evidence.
 
-        One wrong answer is a sign at once; others take two or more in a row. An end of the process
-        drops the replica's counts.
+        One wrong answer is a sign at once; most others take two or more in a row. An end of its
+        process drops the counts of a replica.
         """
         if isinstance(fact, CanariesDoubted):
             return self._doubted(fact, now) if fact.model in self._speak else NOTHING
