@@ -17,7 +17,11 @@ _SWEEP: Final = 10 * SECOND
 
 
 class CaseBook:
-    """Stores the current signs of each subject and all open or recently closed cases."""
+    """The store of one ``Diagnosis``: current signs by subject, cases and incidents by id.
+
+    A case is kept while open and for as long as it may be reopened; its ``Incident`` stays listed
+    longer, up to a bound. ``refused`` counts incidents for which there was no room.
+    """
 
     __slots__ = (
         *("_again", "_live", "_next", "_rules", "_swept_at", "_window"),
@@ -36,11 +40,14 @@ class CaseBook:
         self.refused = 0  # incidents for which there was no room
 
     def open(self) -> list[IncidentCase]:
-        """Every case that is not closed, the oldest first."""
+        """Return every ``IncidentCase`` that is not closed, in the order of filing."""
         return [case for case in self.cases.values() if case.incident.stage is not Stage.CLOSED]
 
     def acute_at(self, subject: Subject) -> IncidentCase | None:
-        """The open case of an event at a subject, or ``None``; standing conditions do not count."""
+        """Return the first open case that has this subject at its root, or ``None``.
+
+        Cases of standing conditions (such as version skew) do not count.
+        """
         for case in self.open():
             if subject in case.roots and not self._rules[case.cause].standing:
                 return case
@@ -49,31 +56,40 @@ class CaseBook:
     def note(self, subject: Subject, seen: SeenEvidence, now: int) -> None:
         """Store a sign of a subject, replacing the same sign of the same source; opens no case.
 
-        Ignored for a new subject when there are too many.
+        A sign of a new subject is dropped silently once ``SUBJECTS_MAX`` subjects have signs.
         """
         if subject in self._live or len(self._live) < SUBJECTS_MAX:
             one = seen.evidence
             self._live.setdefault(subject, {})[one.sign, one.source] = now, seen
 
     def live_at(self, subject: Subject, now: int) -> list[SeenEvidence]:
-        """The evidence of a subject that was seen or repeated within the window."""
+        """Return the signs of a subject (``SeenEvidence``) noted within the window before ``now``.
+
+        Includes signs that belong to a case already; empty if there is none.
+        """
         since = now - self._window
         return [seen for at, seen in self._live.get(subject, {}).values() if at >= since]
 
     def explains_on(self, case: IncidentCase, now: int) -> bool:
-        """Whether a case still explains what comes: one about hosts only while its signs last.
+        """Whether later evidence may still be attached to this case as its consequence.
 
-        Else a replica that stays ill would keep the incident of a host open that is well again.
+        Always true, except for a case whose roots are all hosts: only while a sign of one of them
+        is live, so that a replica that stays ill does not keep the incident of a recovered host
+        open.
         """
         places = all(kind == Scope.HOST.value for kind, _ in case.roots)
         return not places or any(self.live_at(subject, now) for subject in case.roots)
 
     def forget(self, subject: Subject) -> None:
-        """Drop all current signs of a subject that is gone or became ready."""
+        """Drop all current signs of a subject that is gone or became ready; its cases stay."""
         self._live.pop(subject, None)
 
     def file(self, subject: Subject, about: About, root: Proven, now: int) -> IncidentCase | None:
-        """Open a new case under the next incident number; ``None`` (and counted) without room."""
+        """Open and return a new ``IncidentCase`` under the next incident number (``inc-000001``).
+
+        If all kept incidents are open and their number is at its bound, return ``None`` and count
+        it in ``refused``; else the incident that closed first makes room. Adds no evidence.
+        """
         if len(self.incidents) >= INCIDENTS_MAX and not self._make_room():
             self.refused += 1
             return None
@@ -86,9 +102,10 @@ class CaseBook:
         return case
 
     def adopt(self, incident: Incident, now: int) -> IncidentCase | None:
-        """Rebuild the case of an incident stored before a restart, and go on numbering after it.
+        """Rebuild and return the case of an incident that was stored before a restart.
 
-        ``None`` if its cause is unknown or there is no room.
+        Numbering goes on after it. ``None``, counted in ``refused``, if its cause has no rule or
+        there is no room.
         """
         room = len(self.incidents) < INCIDENTS_MAX or self._make_room()
         if incident.cause not in self._rules or not room:
@@ -111,7 +128,10 @@ class CaseBook:
         return case
 
     def drop(self, case: IncidentCase) -> None:
-        """Delete a case and its incident after it was merged into another one."""
+        """Delete a case and its incident from the lists after it was merged into another one.
+
+        Marks nothing as closed; raises ``KeyError`` for one that is not kept.
+        """
         del self.cases[case.incident.id], self.incidents[case.incident.id]
 
     def _make_room(self) -> bool:
@@ -124,9 +144,9 @@ class CaseBook:
         return True
 
     def sweep(self, now: int) -> None:
-        """Delete expired signs, and cases closed too long ago to be reopened.
+        """Delete signs past the window, and cases closed too long ago to be reopened.
 
-        Incidents stay listed.
+        Does so at most once in ten seconds, else nothing. Closed incidents stay listed.
         """
         if now - self._swept_at < _SWEEP:
             return

@@ -38,9 +38,10 @@ KNOWN_MAX: Final = 20_000  # replicas of which a state is kept
 
 
 class DependencyGraph:
-    """Keeps replicas' states, phases, model chains and blame in logs.
+    """Keeps, for a whole fleet, replicas' states and phases, chains of models, and blame in logs.
 
-    Tells what a failure affects.
+    Answers whether a failure of one case can spread to another replica, model or host. Opens and
+    changes no case.
     """
 
     __slots__ = (
@@ -59,9 +60,9 @@ class DependencyGraph:
         self._chains: dict[str, tuple[str, ...]] = {}
 
     def take(self, fact: Fact, now: int) -> None:
-        """Update states, phases, chains and blame from a fact; other facts are ignored.
+        """Update states, phases, chains and blame from one fact; facts of other kinds are ignored.
 
-        Returns nothing.
+        ``Gone`` deletes all of a replica; new replicas and chains beyond the bounds are ignored.
         """
         if isinstance(fact, StateChanged):
             self._state(fact, now)
@@ -103,7 +104,7 @@ class DependencyGraph:
         blamed[fact.peer] = now
 
     def forget(self, replica: str) -> None:
-        """Delete everything about a replica that left the fleet."""
+        """Delete all of a replica that left the fleet, but for what others' logs blame on it."""
         for book in (self.states, self.ready_at, self._loading, self._blames):
             book.pop(replica, None)
         self._ended.discard(replica)
@@ -111,8 +112,8 @@ class DependencyGraph:
     def replaced(self, case: IncidentCase) -> bool:
         """Whether every replica at a case's root has ended and is known to a platform only.
 
-        A platform starts a replacement under another name: if that one has the same failure, it
-        continues this case. A replica that the fleet judges comes back under its own name.
+        A platform starts a replacement under another name, whose like failure then continues this
+        case. False if a root replica has a health state, or if no root is a replica.
         """
         replicas = case.root_replicas()
         return bool(replicas) and all(
@@ -120,16 +121,16 @@ class DependencyGraph:
         )
 
     def loading(self, replica: str) -> bool:
-        """Whether a replica is loading; an unknown one is taken to be serving."""
+        """Whether a replica is loading or not started yet; false for an unknown one."""
         return self._loading.get(replica, False)
 
     def over(self, replica: str) -> bool:
-        """Whether a replica's trouble can be over: ready, leaving, or without a known state."""
+        """Whether a replica's state lets its incident close: ready, draining, stopped, unknown."""
         state = self.states.get(replica)
         return state is None or state in _OVER
 
     def downstream(self, model: str) -> frozenset[str]:
-        """The models that come after this one in any chain."""
+        """Return the names of the models that come after this one in any chain; may be empty."""
         later: set[str] = set()
         for models in self._chains.values():
             if model in models:
@@ -163,7 +164,12 @@ class DependencyGraph:
         )
 
     def suffers(self, subject: Subject, about: About, case: IncidentCase, now: int) -> bool:
-        """Whether the failure of a case can spread to this subject: same place, blame or chain."""
+        """Whether a case's failure can have spread to this subject; attaches nothing.
+
+        True for a root of the case, for a replica in the same host, filesystem or model (by the
+        cause's scope) or blaming a root replica, and for a model whose own, later or local replicas
+        are roots.
+        """
         kind, name = subject
         scope = self._rules[case.cause].scope
         for (root_kind, root), where in case.roots.items():
@@ -181,7 +187,11 @@ class DependencyGraph:
         return False
 
     def shares(self, about: About, case: IncidentCase) -> bool:
-        """Whether a thing is in the host, filesystem or model in which the cause of a case sits."""
+        """Whether ``about`` has the host, filesystem or model of one of the case's roots.
+
+        Which of these counts is the scope of the case's cause; always false for causes of one
+        replica.
+        """
         scope = self._rules[case.cause].scope
         return any(self._same_place(about, where, scope) for where in case.roots.values())
 
@@ -204,7 +214,11 @@ class DependencyGraph:
         return root[0] == Scope.MODEL.value and model in self.downstream(where.model)
 
     def houses_all(self, model: str, case: IncidentCase) -> bool:
-        """Whether every replica of a model lives in a place where the cause of a case sits."""
+        """Whether all replicas of a model share the place that the case's cause sits in.
+
+        That is a host, a filesystem or the model, by the cause's scope. False for a model without
+        replicas.
+        """
         abouts = [self._census.about(one) for one in self._census.of_model(model)]
         return bool(abouts) and all(self.shares(about, case) for about in abouts)
 

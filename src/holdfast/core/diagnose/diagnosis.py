@@ -54,9 +54,9 @@ _REPLICA: Final = Scope.REPLICA.value
 
 @dataclass(slots=True, frozen=True)
 class DiagnosisConfig:
-    """Thresholds and times by which evidence opens, changes and closes incidents.
+    """Settings: thresholds and times by which evidence opens, changes and closes incidents.
 
-    Checked when built: raises ``ConfigError``.
+    The same for all causes. Checked when built: raises ``ConfigError``.
     """
 
     open_at: float = 0.5  # more likely than not; a replica out of rotation leaves little evidence
@@ -80,7 +80,10 @@ class DiagnosisConfig:
 
 
 class Diagnosis:
-    """Turns evidence into incidents of a fleet; keeps their cases and unassigned evidence."""
+    """Turns the evidence of one fleet into incidents: opens, changes, merges and closes them.
+
+    Keeps current signs, cases and incidents in memory, up to a bound; decides no remedy.
+    """
 
     __slots__ = (
         *("_census", "_config", "_docket", "_news", "_now", "_reach", "_relevant", "_rules"),
@@ -112,7 +115,7 @@ class Diagnosis:
 
     @property
     def refused(self) -> int:
-        """How many incidents were not opened because there was no room."""
+        """How many incidents were not opened or adopted because there was no room or no rule."""
         return self._docket.refused
 
     def _signs_around(self, cause: Cause) -> frozenset[Sign]:
@@ -127,7 +130,10 @@ class Diagnosis:
     # --- in ---------------------------------------------------------------------------------------
 
     def saw(self, fact: Fact, now: int) -> None:
-        """Take a fact that is not evidence but context: states, phases, chains, blame in logs."""
+        """Take a fact as context: states, phases, chains, blame in logs; opens and closes nothing.
+
+        A replica that is ready or gone, or a host that is ready, loses its current signs.
+        """
         self._now = max(self._now, now)
         self.relations.take(fact, self._now)
         if isinstance(fact, Gone):
@@ -139,7 +145,11 @@ class Diagnosis:
             self._docket.forget((Scope.HOST.value, fact.host))
 
     def take(self, evidence: Evidence, now: int) -> list[News]:
-        """Take one piece of evidence; return the incidents that it opened, changed or closed."""
+        """Take one piece of evidence; return news of the incidents it opened, changed or closed.
+
+        A list of ``Opened``, ``Changed`` and ``Closed``, at most one for each incident. Empty if
+        the evidence proves nothing yet; it is then kept for a while.
+        """
         self._now = max(self._now, now)
         subject = subject_of(evidence.about)
         seen = SeenEvidence(evidence, self.relations.loading(evidence.about.replica))
@@ -149,7 +159,11 @@ class Diagnosis:
         return self._told()
 
     def look(self, now: int) -> list[News]:
-        """Close incidents of which nothing was seen for a while; call it about once a second."""
+        """Close incidents of which nothing was seen for a while; return them as ``Closed``.
+
+        An incident stays open while one of its root replicas is neither ready nor leaving. Also
+        drops expired signs; to be called about once a second.
+        """
         self._now = max(self._now, now)
         quiet = self._now - nanos(self._config.close_s)
         for case in self._docket.open():
@@ -159,9 +173,9 @@ class Diagnosis:
         return self._told()
 
     def adopt(self, incident: Incident, now: int) -> None:
-        """Continue an incident that was opened before a restart.
+        """Continue an incident that was stored before a restart, with its id; it is no news.
 
-        Ignored if unknown or without room.
+        Ignored, and counted in ``refused``, if its cause has no rule or there is no room.
         """
         self._now = max(self._now, now)
         case = self._docket.adopt(incident, self._now)
@@ -171,11 +185,11 @@ class Diagnosis:
             case.subjects.setdefault((_REPLICA, replica), self._census.about(replica))
 
     def case(self, incident_id: str) -> IncidentCase | None:
-        """The case behind an incident, while it is kept; else ``None``."""
+        """Return the case behind an incident id; ``None`` if unknown, merged or closed long ago."""
         return self._docket.cases.get(incident_id)
 
     def open_at(self, replica: str) -> list[IncidentCase]:
-        """The cases that are not closed and have this replica at their root."""
+        """Return the open cases that have this replica at their root; may be empty."""
         subject = (_REPLICA, replica)
         return [case for case in self._docket.open() if subject in case.roots]
 

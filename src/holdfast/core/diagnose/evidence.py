@@ -17,9 +17,9 @@ from holdfast.core.failure import Cause, Class
 
 
 class Sign(StrEnum):
-    """One kind of observation that something is wrong with a replica, model or host.
+    """The kinds of observation that something is wrong, as names that rules of causes use.
 
-    Causes are concluded from signs.
+    A sign is no cause: it may be the failure or a consequence of one.
     """
 
     # processes
@@ -133,7 +133,10 @@ class Sign(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class About:
-    """The replica, model, revision, host and filesystem that evidence concerns; empty: not said."""
+    """Which replica, model, revision, host and filesystem something concerns; empty text: not said.
+
+    All empty: the whole fleet. ``str`` gives the most specific name.
+    """
 
     replica: str = ""
     model: str = ""
@@ -151,9 +154,9 @@ REPORTED: Final = "report"  # the source of what others told and control did not
 
 @dataclass(slots=True, frozen=True)
 class Evidence:
-    """One observation of a sign: about what, when (ns), from which source, with its numbers.
+    """One observation of a sign by a detector: about what, when (core time, ns), by which source.
 
-    It names no cause: the diagnosis concludes that.
+    Has a text for people and numbers for the advice; names no cause, the diagnosis concludes that.
     """
 
     sign: Sign
@@ -165,7 +168,11 @@ class Evidence:
 
 
 class Remedy(StrEnum):
-    """The actions that Holdfast can take about a cause."""
+    """What is to be done about a cause: its rule names one of these; an ``Act`` asks for it.
+
+    Only take out, drain and restart, and stop rollout are carried out; for relocate, degrade and
+    page a person is called, and observe does nothing.
+    """
 
     OBSERVE = "observe"
     TAKE_OUT = "take_out"
@@ -177,7 +184,7 @@ class Remedy(StrEnum):
 
 
 class Stage(StrEnum):
-    """The stages of an incident, from open to closed."""
+    """Where an incident stands: open, mending (acted on and not over) or closed."""
 
     OPEN = "open"
     MENDING = "mending"  # something was done about it and it is not over
@@ -186,7 +193,7 @@ class Stage(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class TimelineEntry:
-    """One line of an incident's timeline: when, what happened, to what, in words."""
+    """One line of an incident's history: when (core time, ns), what, about what, in words."""
 
     at: int
     what: str  # a sign, "cause", "action", "refused", "closed" …
@@ -197,9 +204,10 @@ class TimelineEntry:
 
 @dataclass(slots=True)
 class Incident:
-    """One failure and its cause, with evidence, consequences, timeline, remedy and advice.
+    """One failure as people read it: cause, confidence, evidence, timeline, remedy, advice.
 
-    Mutable: the diagnosis rewrites it as evidence comes.
+    Mutable: the diagnosis rewrites the same object while evidence comes, closes and may reopen it.
+    Times are core time in ns; ``closed_at`` is None while it is not closed.
     """
 
     id: str
@@ -223,9 +231,10 @@ class Incident:
 
     @property
     def title(self) -> str:
-        """The cause and the thing it concerns, in one line for lists.
+        """One line for lists: the cause and what it concerns, such as ``hung of r1``.
 
-        While a model moves from one revision to another, whose the replica is says the most.
+        Adds "(never seen)" for an endpoint that never answered, and the revision while a model has
+        several.
         """
         never = any(piece.sign is Sign.NEVER_SEEN for piece in self.evidence)
         known = " (never seen)" if never else ""

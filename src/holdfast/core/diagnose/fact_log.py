@@ -88,7 +88,11 @@ class _Concern:
 
 
 class FactLog:
-    """A ring of the most recent facts, plus the latest of each kind that holds until replaced."""
+    """The recent facts of one fleet in memory, for exporting incidents; evaluates none of them.
+
+    A ring of ``max_facts``; of those that fall out, the latest declaration, version, state, host,
+    chain and rollout of each thing is kept. ``dropped`` counts facts lost.
+    """
 
     __slots__ = ("_kept", "_max", "_ring", "dropped")
 
@@ -104,7 +108,10 @@ class FactLog:
         return len(self._ring) + len(self._kept)
 
     def add(self, fact: Fact, now: int) -> None:
-        """Append one fact; times must not decrease."""
+        """Append one fact with its core time; times must not decrease (not checked).
+
+        The oldest may fall out of the ring for it.
+        """
         self._ring.append((now, fact))
         if len(self._ring) > self._max:
             self._outlast(*self._ring.popleft())
@@ -127,9 +134,11 @@ class FactLog:
             self.dropped += 1
 
     def of(self, incident: Incident) -> list[tuple[int, Fact]]:
-        """The (time, fact) pairs that concern an incident, its peers and chains, oldest first.
+        """Return the (time, fact) pairs that concern an incident, its peers and chains.
 
-        Up to the incident's end; facts that fell out of the ring are missing.
+        Oldest first. Includes every tick, and facts from before it opened; ends at its close. Facts
+        that fell out of the ring are missing unless they are of a kind that is kept. Changes
+        nothing.
         """
         facts = [*self._kept.values(), *self._ring]
         concern = _concern(incident, [fact for _, fact in facts])

@@ -68,14 +68,14 @@ class Declared:
 
 @dataclass(slots=True, frozen=True)
 class Gone:
-    """A replica left the fleet on purpose."""
+    """Fact, an event: a replica left the fleet on purpose; its records are dropped."""
 
     replica: str
 
 
 @dataclass(slots=True, frozen=True)
 class ChainDeclared:
-    """A chain: models that answer one after the other for one request, first to last."""
+    """Fact: a chain of the fleet file: models that serve one request in turn, first to last."""
 
     name: str
     models: tuple[str, ...]
@@ -83,7 +83,7 @@ class ChainDeclared:
 
 @dataclass(slots=True, frozen=True)
 class RolloutSeen:
-    """A model's deployment began, halted or finished moving to another revision."""
+    """Fact, an event: a model's deployment to ``revision`` began, was halted or is finished."""
 
     model: str
     revision: str
@@ -95,7 +95,7 @@ class RolloutSeen:
 
 @dataclass(slots=True, frozen=True)
 class HostSeen:
-    """A host: its GPUs, its memory, and how much of that is not reserved."""
+    """Fact: the size of one host and what is free there now; None: unknown."""
 
     host: str
     gpus: int | None = None
@@ -107,7 +107,7 @@ class HostSeen:
 
 @dataclass(slots=True, frozen=True)
 class HostConditionSeen:
-    """A platform says whether a host can run replicas; of an unknown condition there is no fact."""
+    """Fact: a platform says whether a host can run replicas; not sent while unknown."""
 
     host: str
     condition: HostCondition
@@ -118,7 +118,7 @@ class HostConditionSeen:
 
 @dataclass(slots=True, frozen=True)
 class VersionsSeen:
-    """Software versions of a replica, from its driver to its image; an empty text is unknown."""
+    """Fact: the software versions of one replica, from driver to image; empty: unknown."""
 
     replica: str
     cuda: str = ""
@@ -133,7 +133,7 @@ class VersionsSeen:
 
 @dataclass(slots=True, frozen=True)
 class FilesystemSeen:
-    """The load of a shared filesystem: bytes read, operations, and their limits."""
+    """Fact: the present load of one shared filesystem and its limits; None: unknown or no limit."""
 
     filesystem: str
     read_bytes_s: float | None = None
@@ -144,7 +144,7 @@ class FilesystemSeen:
 
 @dataclass(slots=True, frozen=True)
 class QueueSeen:
-    """The queue of one model, at gateways or on a platform: waiting, in flight, oldest."""
+    """Fact: the depth of one model's queue now, at gateways or on a platform; None: unknown."""
 
     model: str
     waiting: int
@@ -156,7 +156,7 @@ class QueueSeen:
 
 @dataclass(slots=True, frozen=True)
 class GpuFault:
-    """The driver reported a fault (Xid) of a GPU that this replica uses."""
+    """Fact, an event: the driver reported a fault (Xid) of a GPU that this replica uses."""
 
     replica: str
     xid: int
@@ -167,7 +167,7 @@ class GpuFault:
 
 @dataclass(slots=True, frozen=True)
 class GpuSeen:
-    """Figures of one GPU of a host, and the replicas that run on it as far as they are known."""
+    """Fact: figures of one GPU of a host now, and the known replicas on it; None: unknown."""
 
     host: str
     gpu: str  # its id: the driver's UUID, or its index
@@ -192,7 +192,7 @@ class GpuSeen:
 
 @dataclass(slots=True, frozen=True)
 class ProcessEnded:
-    """A replica's process ended: exit code, signal, phase and uptime."""
+    """Fact, an event: a replica's process ended, asked for or not; None: unknown."""
 
     replica: str
     code: int | None = None
@@ -209,7 +209,7 @@ class ProcessEnded:
 
 @dataclass(slots=True, frozen=True)
 class ProcessFrozen:
-    """A replica's process was suspended by its platform, or runs again."""
+    """Fact, an event: a replica's process was suspended by its platform, or runs again."""
 
     replica: str
     frozen: bool
@@ -217,7 +217,7 @@ class ProcessFrozen:
 
 @dataclass(slots=True, frozen=True)
 class PhaseSeen:
-    """The phase that a starting replica is in, and how much of its weights it has read."""
+    """Fact: the phase a starting replica is in, and bytes of weights read (None: unknown)."""
 
     replica: str
     phase: str
@@ -227,7 +227,7 @@ class PhaseSeen:
 
 @dataclass(slots=True, frozen=True)
 class LineSeen:
-    """A replica's log has a line with a known meaning."""
+    """Fact, an event: a replica's log has a line of known meaning; its text is not kept."""
 
     replica: str
     mark: Mark
@@ -237,7 +237,7 @@ class LineSeen:
 
 @dataclass(slots=True, frozen=True)
 class FellSilent:
-    """A replica's output stopped for longer than is normal in its phase."""
+    """Fact, an event: a replica gave no output for longer than its phase allows."""
 
     replica: str
     phase: str
@@ -246,7 +246,7 @@ class FellSilent:
 
 @dataclass(slots=True, frozen=True)
 class MemorySeen:
-    """Fact: memory in use by one replica, on its host or GPU.
+    """Fact: memory in use by one replica now, on its host or GPU; None: unknown.
 
     ``requests``, served so far, separates growth by traffic from a leak.
     """
@@ -264,7 +264,7 @@ class MemorySeen:
 
 @dataclass(slots=True, frozen=True)
 class StateChanged:
-    """The fleet changed a replica's health state."""
+    """Fact, an event: the fleet moved a replica to this health state, because of ``signal``."""
 
     replica: str
     state: State
@@ -274,7 +274,10 @@ class StateChanged:
 
 @dataclass(slots=True, frozen=True)
 class CanaryAnswered:
-    """One canary ended: its verdict, its latency, and what else ran meanwhile."""
+    """Fact, an event: one canary of a replica ended, or timed out and is still read (``reads_on``).
+
+    Its verdict, its latency and what ran beside it; None: unknown.
+    """
 
     replica: str
     verdict: CanaryVerdict
@@ -293,9 +296,10 @@ class CanaryAnswered:
 
 @dataclass(slots=True, frozen=True)
 class AttemptsSeen:
-    """Fact: users' requests on one replica since the last report, summed over all gateways.
+    """Fact: users' requests on one replica in the last ``span_s``, summed over all gateways.
 
-    ``failures`` are by kind; aborted attempts are not counted.
+    Counts of ended attempts (failures by kind, aborted ones left out); ``inflight`` is the number
+    now.
     """
 
     replica: str
@@ -312,7 +316,7 @@ class AttemptsSeen:
 
 @dataclass(slots=True, frozen=True)
 class LoadSeen:
-    """An engine's own counters: running, waiting, cache use, tokens, preemptions."""
+    """Fact: an engine's own load now and its counters since its start; None: unknown."""
 
     replica: str
     running: int | None = None
@@ -327,7 +331,7 @@ class LoadSeen:
 
 @dataclass(slots=True, frozen=True)
 class InferencesSeen:
-    """An inference server's own counts of one model since its start: ended, waited, computed."""
+    """Fact: an inference server's counts since its start, and figures now; None: unknown."""
 
     replica: str
     successes: int | None = None
@@ -346,7 +350,7 @@ class InferencesSeen:
 
 @dataclass(slots=True, frozen=True)
 class OutputSeen:
-    """One statistic of finished answers, a number for each answer, never its text."""
+    """Fact: one statistic of a replica's recent answers, a number for each; never their text."""
 
     replica: str
     statistic: str  # length, logprob, score or norm
@@ -355,7 +359,7 @@ class OutputSeen:
 
 @dataclass(slots=True, frozen=True)
 class FinishesSeen:
-    """How many answers ended by which reason: stop, length, tool_calls, content_filter or other."""
+    """Fact: how many answers of one replica ended by each finish reason since the last report."""
 
     replica: str
     reasons: Mapping[str, int]
@@ -363,7 +367,10 @@ class FinishesSeen:
 
 @dataclass(slots=True, frozen=True)
 class Compared:
-    """A live request was repeated on a second replica; whether the two answers agreed."""
+    """Fact, an event: two replicas answered the same live request, and agreed or not.
+
+    It does not say which of the two is right.
+    """
 
     replica: str
     peer: str
@@ -372,9 +379,9 @@ class Compared:
 
 @dataclass(slots=True, frozen=True)
 class RequestDied:
-    """Fact: a replica died, or lost its GPU context, while it worked on this request.
+    """Fact, an event: a replica died, or lost its GPU context, while it worked on this request.
 
-    The request is named by a keyed hash of its body only.
+    The request is named by a keyed hash only; one request gives several such facts.
     """
 
     replica: str
@@ -396,7 +403,7 @@ class CanariesDoubted:
 
     @classmethod
     def by(cls, suspect: CanarySuspect, model: str, detail: str = "") -> "CanariesDoubted":
-        """Build the fact that names this suspect."""
+        """Return the fact that all canaries of this model are doubted, with this suspect."""
         answered = suspect is not CanarySuspect.SHARED
         return cls(model, detail, answered, confirmed=suspect is CanarySuspect.REPLICAS)
 
@@ -410,14 +417,14 @@ class CanariesDoubted:
 
 @dataclass(slots=True, frozen=True)
 class ControlLate:
-    """Control's own event loop stood still: a tick of it came this much late."""
+    """Fact, an event: one tick of control's own event loop came ``late_s`` seconds late."""
 
     late_s: float
 
 
 @dataclass(slots=True, frozen=True)
 class SourceFailing:
-    """A part of a source, such as the pods of a cluster, cannot be read."""
+    """Fact: a part of a source, such as a cluster's pods, is unreadable for ``failing_s`` now."""
 
     source: str
     part: str
@@ -427,7 +434,10 @@ class SourceFailing:
 
 @dataclass(slots=True, frozen=True)
 class ReplicasWanted:
-    """A platform is asked for replicas of a model that it does not run, with its reason."""
+    """Fact: a platform is asked for replicas of a model that it does not run; counts as of now.
+
+    Includes how long they wait and the platform's reason; for launched replicas, control's.
+    """
 
     model: str
     desired: int
@@ -441,9 +451,10 @@ class ReplicasWanted:
 
 @dataclass(slots=True, frozen=True)
 class ServingProcessFrozen:
-    """A gateway process or control stood still, as the supervisor saw it.
+    """Fact: a gateway, control or the supervisor has stood still for ``lasted_s``.
 
-    Where ``replaced`` is true the supervisor killed it and started another in its place.
+    Seen by the supervisor (of the supervisor: by control). ``replaced``: it was killed and started
+    anew.
     """
 
     process: str  # its place: control, gateway-0
@@ -455,7 +466,7 @@ class ServingProcessFrozen:
 
 @dataclass(slots=True, frozen=True)
 class OwnShortage:
-    """A process of Holdfast ran out of descriptors, memory or ports ``count`` times lately."""
+    """Fact: a process of Holdfast lacked a resource ``count`` times since its last report."""
 
     process: str  # "control", or a gateway's name
     resource: str  # descriptors, memory or ports

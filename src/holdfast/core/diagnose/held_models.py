@@ -50,7 +50,12 @@ _AGAIN: Final = frozenset({Sign.EXITS_AGAIN, Sign.EXITED_ON_REQUEST})
 def held_models(
     incidents: Iterable[Incident], replicas: Mapping[str, Collection[str]]
 ) -> dict[str, str]:
-    """The models that are down by an incident, each with its title; ``replicas``: ids by model."""
+    """Return the models whose queues should not be worked off, each with the title of an incident.
+
+    A model is held if each of its replicas (``replicas``: ids by model) is in an open incident with
+    no usable answers or with repeated ends. Slow ones and leaks hold nothing. Only tells; stops no
+    queue.
+    """
     concerned: dict[str, set[str]] = {}
     titles: dict[str, str] = {}
     for incident in incidents:

@@ -33,9 +33,9 @@ _TIMELINE_HEAD: Final = TIMELINE_MAX // 2  # how it began is kept, whatever come
 
 
 def subject_of(about: About) -> Subject:
-    """The most specific thing that evidence concerns, as (kind, name).
+    """Return the most specific thing that an ``About`` names, as (kind, name).
 
-    ("fleet", "") if none is named. In the order replica, filesystem, host, model.
+    The first that is set of replica, filesystem, host, model; ``("fleet", "")`` if none is.
     """
     for kind in (Scope.REPLICA, Scope.FILESYSTEM, Scope.HOST, Scope.MODEL):
         name: str = getattr(about, kind.value)
@@ -46,21 +46,25 @@ def subject_of(about: About) -> Subject:
 
 @dataclass(slots=True)
 class SeenEvidence:
-    """A piece of evidence, and whether its replica was loading when it was found."""
+    """A piece of evidence, and whether its replica was loading when the diagnosis took it."""
 
     evidence: Evidence
     loading: bool = False
 
     @property
     def key(self) -> tuple[Sign, Subject, str]:
-        """(sign, subject, source); evidence with an equal key is a repetition."""
+        """(sign, subject, source); a later piece with an equal key replaces this one."""
         one = self.evidence
         return one.sign, subject_of(one.about), one.source
 
 
 @dataclass(slots=True)
 class IncidentCase:
-    """The working record behind one incident: all its evidence, root subjects, proven causes."""
+    """The diagnosis' working record of one incident: all its evidence by sign, subject and source.
+
+    ``roots`` are the subjects that have the cause themselves, ``subjects`` all that are concerned.
+    ``write`` copies what people read into ``incident``.
+    """
 
     incident: Incident
     roots: dict[Subject, About] = field(default_factory=dict)  # whom the cause is about
@@ -74,13 +78,15 @@ class IncidentCase:
 
     @property
     def cause(self) -> Cause:
-        """The cause that the incident names now."""
+        """The cause that the incident names now; it may change as evidence comes."""
         return self.incident.cause
 
     def add(self, seen: SeenEvidence, now: int) -> bool:
         """Add evidence, with a timeline entry if it is new; return whether it was new and taken.
 
-        A repetition replaces the earlier one. A full case only counts what is new.
+        A repetition (equal key) replaces the earlier piece and returns false, as does a new one for
+        a full case, which is only counted in ``more``. The incident's lists change only with
+        ``write``.
         """
         evidence, key = seen.evidence, seen.key
         self.fresh_at = max(self.fresh_at, now)
@@ -105,15 +111,22 @@ class IncidentCase:
         line.append(entry)
 
     def seen_at(self, subject: Subject) -> list[SeenEvidence]:
-        """The evidence about one of the case's subjects."""
+        """Return this case's evidence about one subject, as ``SeenEvidence``; may be empty."""
         return [seen for key, seen in self.seen.items() if key[1] == subject]
 
     def root_replicas(self) -> list[str]:
-        """Ids of the replicas that have the cause themselves, not only its consequences."""
+        """Return ids of the replicas that have the cause themselves, not only its consequences.
+
+        Empty where the cause is of a model, host or filesystem.
+        """
         return [name for kind, name in self.roots if kind == Scope.REPLICA.value]
 
     def take_over(self, other: "IncidentCase") -> None:
-        """Merge another case's evidence, subjects and timeline into this one."""
+        """Merge another case's evidence, subjects and timeline into this one.
+
+        Cause and roots stay. The earlier opening time and, if this has none, the other's action are
+        taken. Leaves the other case as it is.
+        """
         for key, seen in other.seen.items():
             if key in self.seen or len(self.seen) < SEEN_MAX:
                 self.seen.setdefault(key, seen)
@@ -131,7 +144,7 @@ class IncidentCase:
         mine.action = mine.action or other.incident.action
 
     def inherit(self, root: "IncidentCase") -> None:
-        """Replace this case's cause and root subjects by another case's."""
+        """Take over another case's cause, confidence and roots; the evidence stays its own."""
         self.roots, self.wide, self.acts = dict(root.roots), root.wide, root.acts
         self.proven |= root.proven
         mine, theirs = self.incident, root.incident
@@ -139,16 +152,16 @@ class IncidentCase:
         mine.other_causes = theirs.other_causes
 
     def close(self, why: str, now: int) -> None:
-        """Mark the incident as closed, with the reason in its timeline."""
+        """Mark the incident as closed now, with the reason in its timeline; deletes nothing."""
         incident = self.incident
         incident.stage = Stage.CLOSED
         incident.closed_at = incident.changed_at = now
         self.tell(TimelineEntry(now, "closed", str(incident.about), why))
 
     def write(self, rules: Rules, now: int) -> None:
-        """Rebuild the incident's evidence, consequences, scope, remedy and advice from the case.
+        """Rebuild the incident's evidence, consequences, subject, remedy and advice from it.
 
-        The timeline and the cause stay as they are.
+        Call it after changes. Cause, confidence, stage and timeline stay as they are.
         """
         incident, rule = self.incident, rules[self.cause]
         speaks = {sign for one in rule.proofs for sign in one.signs}
@@ -183,21 +196,24 @@ class IncidentCase:
 
 @dataclass(slots=True, frozen=True)
 class Opened:
-    """An incident was opened or reopened."""
+    """News for readers of the diagnosis: this incident was opened or reopened."""
 
     incident: Incident
 
 
 @dataclass(slots=True, frozen=True)
 class Changed:
-    """An incident has a new cause, new evidence or new subjects."""
+    """News: this incident was rewritten: its cause, evidence, subjects or action.
+
+    Also sent when evidence that is known already was repeated.
+    """
 
     incident: Incident
 
 
 @dataclass(slots=True, frozen=True)
 class Closed:
-    """An incident is over, or was merged into another one."""
+    """News: this incident is over, or was merged into another one and is listed no more."""
 
     incident: Incident
 
@@ -206,7 +222,11 @@ News = Opened | Changed | Closed
 
 
 def common(abouts: list[About], *, wide: bool, scope: Scope) -> About:
-    """What several ``About`` values have in common; several replicas of a model give that model."""
+    """Return the ``About`` that an incident with these roots shows.
+
+    One root that is not ``wide`` is returned as it is; else model, revision and, by ``scope``, host
+    or filesystem where all agree, without a replica. The first root if they share nothing.
+    """
     if len(abouts) == 1 and not wide:
         return abouts[0]
     first = abouts[0]
@@ -264,9 +284,10 @@ class _Pieces:
 
 
 def prove(rules: Rules, pieces: Iterable[SeenEvidence], threshold: float) -> list[Proven]:
-    """The causes that this evidence proves with at least ``threshold``, the likeliest first.
+    """Return the causes whose proofs this evidence satisfies with at least ``threshold``.
 
-    May be empty.
+    A list of ``Proven``, the likeliest first, maybe empty. Confidences of several satisfied proofs
+    add up only where they come from different sources.
     """
     known = _Pieces(pieces)
     found: list[Proven] = []
@@ -283,7 +304,10 @@ def prove(rules: Rules, pieces: Iterable[SeenEvidence], threshold: float) -> lis
 
 
 def unexplained(proven: list[Proven], reach: Mapping[Cause, frozenset[Cause]]) -> list[Proven]:
-    """The proven causes that follow from none of the others: the roots."""
+    """Return those of the proven causes that none of the others explains: the roots.
+
+    ``reach`` is what ``closure`` returned.
+    """
     return [
         one
         for one in proven

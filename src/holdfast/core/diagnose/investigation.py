@@ -84,7 +84,7 @@ from holdfast.core.diagnose.version_bill import VersionLine, bill_of_versions
 
 @dataclass(slots=True, frozen=True)
 class InvestigationConfig:
-    """Settings of all detectors, of the diagnosis and of the remedies."""
+    """Settings of all detectors, the diagnosis and the remedies; every one has a default."""
 
     drift: DriftConfig = field(default_factory=DriftConfig)
     finishes: FinishReasonConfig = field(default_factory=FinishReasonConfig)
@@ -119,7 +119,10 @@ class InvestigationConfig:
 
 @dataclass(slots=True, frozen=True)
 class CallCanaries:
-    """Request to send canaries to these replicas at once, because one may answer wrongly."""
+    """A finding: canaries should be sent to these replicas at once; the caller has to send them.
+
+    One of them may answer wrongly, or only a report from outside accuses it.
+    """
 
     replicas: tuple[str, ...]
     reason: str
@@ -134,9 +137,10 @@ _NEVER: Final = "never seen: nothing at its address has accepted a connection si
 
 
 class Investigation:
-    """All detectors, the diagnosis and the remedy policy of one fleet, fed with facts.
+    """All detectors, the diagnosis and the remedy policy of one fleet, fed with facts by ``take``.
 
-    It acts on nothing itself: it returns findings.
+    Keeps everything in memory and does nothing itself: it returns findings for the caller to carry
+    out.
     """
 
     def __init__(
@@ -194,9 +198,10 @@ class Investigation:
     # --- in and out -------------------------------------------------------------------------------
 
     def take(self, fact: Fact, now: int) -> list[Finding]:
-        """Take one fact, in order of time.
+        """Take one fact, in order of time; return the findings it leads to, maybe none.
 
-        Return changed incidents, acts to carry out and canary requests.
+        A list of incidents opened, changed or closed, of ``Act`` to carry out, and of
+        ``CallCanaries``. Incidents close and held-back acts come only with ticks (``Looked``).
         """
         self.census.take(fact)
         self.diagnosis.saw(fact, now)
@@ -269,52 +274,64 @@ class Investigation:
 
     @property
     def incidents(self) -> dict[str, Incident]:
-        """Open and recently closed incidents, by id."""
+        """Open incidents and closed ones still kept, by id; the live dict, to be read only."""
         return self.diagnosis.incidents
 
     @property
     def blocked(self) -> dict[str, int]:
-        """Fingerprints of requests that killed replicas, and until when (ns) each is refused."""
+        """Fingerprints of requests to refuse, and until when (core time, ns); a new dict.
+
+        They were running when several replicas died. Refusing them is left to gateways.
+        """
         return self._poison.blocked
 
     def baselines(self) -> dict[str, Any]:
-        """The learned baselines of healthy output, as JSON-ready data."""
+        """Return all models' frozen drift baselines as JSON-ready data, for ``baselines=``."""
         return self._drift.baselines()
 
     def describe_baselines(self, model: str) -> list[dict[str, Any]]:
-        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        """Return a dict for each baseline of a model, frozen or being learned; may be empty.
+
+        Sorted by revision and statistic, with the figures of its latest answers beside it.
+        """
         return self._drift.describe(model)
 
     def accept_baselines(self, model: str) -> tuple[int, str]:
-        """Make a model's latest answers its drift baselines.
+        """Replace a model's frozen drift baselines by its latest answers.
 
-        Return how many, and a text about it.
+        Return (how many were replaced, a text about it); 0 where there are too few answers.
         """
         return self._drift.accept(model)
 
     def reset_baselines(self, model: str) -> tuple[int, str]:
-        """Drop a model's drift baselines, to learn them anew.
+        """Drop a model's drift baselines, frozen or being learned, to learn them anew.
 
-        Return how many, and a text about it.
+        Return (how many were dropped, a text about it).
         """
         return self._drift.reset(model)
 
     def versions(self) -> list[VersionLine]:
-        """What each replica runs on, where it differs from its deployment, and warnings."""
+        """Return a ``VersionLine`` for each declared replica: versions, differences, warnings."""
         return bill_of_versions(self.census.replicas.values(), self.census.versions)
 
     def drift_figures(self) -> dict[str, DriftFigures]:
-        """How far each model's answers have moved from their baseline, for charts."""
+        """Return, by model, the statistic of its answers that moved furthest from its baseline.
+
+        For charts; a model without a frozen baseline, or without answers since, is missing.
+        """
         return self._drift.figures()
 
     def adopt(self, incident: Incident, now: int) -> None:
-        """Continue an incident that was opened before a restart of control."""
+        """Continue an incident stored before a restart of control, under its old id.
+
+        Ignored, and counted as refused, if its cause has no rule or there is no room.
+        """
         self.diagnosis.adopt(incident, now)
 
     def done(self, incident_id: str, text: str, now: int) -> bool:
-        """Write the outcome of an executed act into its incident.
+        """Write the outcome of an executed act into its incident, and end its restarts' waiting.
 
-        ``False`` if that is not known.
+        Return false, and do nothing, if no case of this id is kept.
         """
         case = self.diagnosis.case(incident_id)
         if case is None:

@@ -56,7 +56,9 @@ class _Waiting:
 class Observations:
     """Turns reports of control and gateways into facts and passes each to ``sink``, in order.
 
-    Live control and the simulator both use it, so that detectors read the same from either.
+    Knows the declared replicas of one fleet, their latest states and versions, and sums of
+    gateways' reports between two rounds. Judges nothing; live control and the simulator both use
+    it.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -78,9 +80,11 @@ class Observations:
         addresses: Mapping[str, str],
         chains: Iterable[ChainDeclared] = (),
     ) -> None:
-        """Emit facts for replicas and chains that are new, changed or gone.
+        """Replace the list of replicas; emit facts for replicas and chains that are new or changed.
 
-        ``addresses`` gives the id of the replica behind each ``host:port`` that a log may name.
+        A replica that is missing from ``declared`` is emitted as ``Gone`` and forgotten; a missing
+        chain is not. ``addresses``: the id of the replica behind each ``host:port`` that a log may
+        name.
         """
         for name in [name for name in self._declared if name not in declared]:
             self._forget(name)
@@ -96,7 +100,10 @@ class Observations:
                 self._sink(chain)
 
     def again(self) -> list[Fact]:
-        """The facts that still hold (replicas, chains, lasting states), for a new investigation."""
+        """Return the facts that still hold: replicas, chains, latest states and versions.
+
+        For a new investigation; emits nothing.
+        """
         return [*self._declared.values(), *self._chains.values(), *self._lasting.values()]
 
     def _forget(self, name: str) -> None:
@@ -112,10 +119,11 @@ class Observations:
     # --- as it happens ---------------------------------------------------------------------------
 
     def saw(self, fact: Fact, now: int) -> None:
-        """Pass one fact to the sink, completed from what is known.
+        """Pass one fact to the sink, completed from what is known here.
 
-        A process end may be held back for gateways' reports; equal log marks are passed on at a
-        limited pace.
+        The unasked end of a serving process that seems to have had no request is held back for 1.5
+        s, with what follows about its replica. Equal log marks pass once a second; others are
+        dropped.
         """
         if isinstance(fact, ProcessEnded):
             self._ended(fact, now)
@@ -158,7 +166,10 @@ class Observations:
         self._served.pop(name, None)
 
     def notice(self, notice: Notice) -> None:
-        """Emit the fleet's conclusion as a fact: a changed state, or doubted canaries."""
+        """Emit a notice of the fleet as a fact: ``StateChanged`` or ``CanariesDoubted``.
+
+        Other notices, and states of replicas that are not declared, are ignored.
+        """
         if notice.signal and notice.replica_id in self._declared:
             state = State(notice.what)
             name = notice.replica_id
@@ -167,7 +178,10 @@ class Observations:
             self._sink(doubted)
 
     def canary(self, result: CanaryResult, *, slow: bool, inflight: int) -> None:
-        """Emit a canary's result as a fact; ``slow``: the fleet judged its right answer as late."""
+        """Emit a canary's result as ``CanaryAnswered``; ignored for a replica that is not declared.
+
+        ``slow``: the fleet judged its right answer as late. ``inflight``: users' requests on it.
+        """
         if result.replica_id in self._declared:
             fact = canary_answered(result, slow=slow, inflight=inflight)
             self._say(result.replica_id, fact)
@@ -190,9 +204,10 @@ class Observations:
         compared: Iterable[tuple[str, str, bool]] = (),
         died_ago_s: Iterable[float] = (),
     ) -> None:
-        """Take one report of a gateway: its tallies, deaths of requests and compared answers.
+        """Take one gateway's report: tallies are summed, deaths and comparisons emitted at once.
 
-        ``died_ago_s`` says of each death how long ago it was; a gateway of before does not.
+        Replicas that are not declared are ignored. ``died_ago_s`` says of each death how many
+        seconds ago it was; older gateways send none, which counts as 0.
         """
         for action in event.actions:
             for tally in action.tallies if isinstance(action, Summary) else ():
@@ -210,17 +225,20 @@ class Observations:
                 self._sink(Compared(name, peer, agreed))
 
     def inflight(self, replica: str) -> int:
-        """Requests on a replica, by the latest report of each gateway."""
+        """Return the number of users' requests on a replica, by each gateway's latest report."""
         return self._tallies.inflight(replica)
 
     def gateway_gone(self, gateway: str) -> None:
-        """Count no request of this gateway as in flight any more."""
+        """Count no request of this gateway as in flight any more; its sums so far are kept."""
         self._tallies.gateway_gone(gateway)
 
     # --- once a second ---------------------------------------------------------------------------
 
     def round(self, now: int) -> None:
-        """Emit the last second's sums of gateways' reports, then facts held back, then a tick."""
+        """Emit sums of gateways' reports since the last round, due held-back facts, and a tick.
+
+        Called about once a second.
+        """
         for attempts, answers in self._tallies.look(now):
             for fact in (attempts, *answers):  # of the life before an end that waits: not held
                 self._sink(fact)

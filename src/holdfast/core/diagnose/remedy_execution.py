@@ -18,23 +18,31 @@ UNDER_WAY: Final = ""
 
 
 class RemedyHands(Protocol):
-    """Does to a fleet what acts ask for.
+    """Interface to a fleet for carrying out acts; live control and the simulator implement it.
 
-    Each returns whether it was done, and what was done or why not.
+    Each method returns (whether it was done or begun, what was done or why not).
     """
 
     def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
-        """Drain and restart a replica, unless its process began after ``since`` (core time, ns)."""
+        """Begin to drain and restart a replica.
+
+        If its process began after ``since`` (core time, ns), that counts as done and nothing
+        happens.
+        """
 
     def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        """Send a replica no requests, whatever its canaries say."""
+        """Send a replica no requests, whatever its canaries say, until it is let back."""
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
-        """Refuse the revision that a model's rollout brings in."""
+        """Refuse the revision that a model's rollout brings in, so that the last good one stays."""
 
 
 class RemedyExecution:
-    """Carries out acts, and remembers which replicas were taken out because of which incident."""
+    """Carries out acts by ``RemedyHands``, and calls a person where that is not possible.
+
+    Remembers which replicas were taken out because of which incident; does not let them back
+    itself.
+    """
 
     __slots__ = ("_hands", "_out", "_page")
 
@@ -44,9 +52,10 @@ class RemedyExecution:
         self._out: dict[str, set[str]] = {}  # who was taken out, by incident
 
     def carry_out(self, act: Act, incident: Incident) -> str:
-        """Carry out an act; return what was done, or ``UNDER_WAY``: nothing to record yet.
+        """Carry out one act now; return the text to record, or ``UNDER_WAY`` (empty: nothing yet).
 
-        A dry run does nothing and returns that, too. What cannot be done, a person is called for.
+        A restart that began returns ``UNDER_WAY``, and so does a dry run, which does nothing. If it
+        cannot be done, or is a person's to do, a person is called.
         """
         reason, remedy = f"{act.incident_id}: {act.reason}", act.remedy
         if act.dry_run:
@@ -68,7 +77,10 @@ class RemedyExecution:
         return told if done else f"{told}; {self._page(act, incident)}"
 
     def closed(self, incident_id: str) -> frozenset[str]:
-        """Forget a closed incident; returns the replicas that were taken out because of it."""
+        """Forget a closed incident; return the ids of replicas that were taken out because of it.
+
+        The caller has to let them back; empty if there are none.
+        """
         return frozenset(self._out.pop(incident_id, ()))
 
 

@@ -45,7 +45,10 @@ BOOKS_MAX: Final = 10_000  # replicas of which the last action is remembered; th
 
 @dataclass(slots=True, frozen=True)
 class RemedyConfig:
-    """Limits of automatic remedies: share of a pool, time between restarts, dry run."""
+    """Settings: limits of automatic remedies, for all models.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     dry_run: bool = False  # True: everything is decided and written down, nothing is done
     share_max: float = 0.5  # of a pool may be out, by whatever reason: the rest carries the load
@@ -68,9 +71,9 @@ class RemedyConfig:
 
 @dataclass(slots=True, frozen=True)
 class Act:
-    """One action that the policy wants executed on a replica or model.
+    """A finding: an action that the policy wants done to a replica or model; nothing is done yet.
 
-    ``dry_run``: only reported.
+    ``dry_run``: it is only to be reported. ``replica`` is empty where it concerns a model.
     """
 
     incident_id: str
@@ -115,9 +118,9 @@ _ONLY_REPORTED: Final = _Held(
 
 
 class RemedyPolicy:
-    """Decides which remedies incidents get, within limits, and remembers what was asked for.
+    """Decides which remedies the incidents of a fleet get, within limits; executes none.
 
-    It executes none.
+    Remembers per incident what was asked for, per replica the last act, and per model its rollout.
     """
 
     __slots__ = (
@@ -138,7 +141,7 @@ class RemedyPolicy:
         self._started: dict[str, int] = {}  # replicas started anew and not ready yet: since when
 
     def saw(self, fact: Fact) -> None:
-        """Note from facts which models are being rolled out; other facts are ignored."""
+        """Note from ``RolloutSeen`` which models are being rolled out; ignore other facts."""
         if isinstance(fact, RolloutSeen):
             if fact.what != "began":
                 self._rolling.pop(fact.model, None)
@@ -146,9 +149,10 @@ class RemedyPolicy:
                 self._rolling[fact.model] = fact.revision
 
     def decide(self, case: IncidentCase, now: int) -> list[Act]:
-        """The new acts for an incident that opened or changed; none is returned twice.
+        """Return the new acts for an incident that opened or changed, maybe none; none comes twice.
 
-        Where nothing may be done, the reason is written into the incident. Empty for closed ones.
+        Writes into the incident what is asked for, or why nothing is done. Empty for closed ones.
+        What is held back because of other replicas comes up again by ``settled``.
         """
         incident = case.incident
         if incident.stage is Stage.CLOSED:
@@ -180,7 +184,10 @@ class RemedyPolicy:
         return settled
 
     def settled(self, now: int) -> list[str]:
-        """Ids of incidents to decide on again now because a waiting time has passed."""
+        """Return ids of incidents to ``decide`` on again, because a waiting time has passed.
+
+        Each is returned once per waiting time.
+        """
         due = []
         for name, book in self._books.items():
             if book.look_at is not None and now >= book.look_at:
@@ -189,14 +196,15 @@ class RemedyPolicy:
         return due
 
     def take_doubted(self) -> dict[str, str]:
-        """The replicas whose canaries should be asked now, with the reason; each is told once."""
+        """Return replicas whose canaries should be asked now, with reasons; clear the list."""
         doubted, self._doubted = self._doubted, {}
         return doubted
 
     def done(self, case: IncidentCase, text: str, now: int) -> None:
-        """Record in the incident what an executed act led to.
+        """Write what an executed act led to into the incident.
 
-        Its restarts are no longer under way.
+        An open one is then mending. Restarts of its root replicas no longer count as under way, so
+        that others may follow.
         """
         for replica in case.root_replicas():
             if replica in self._done:
@@ -211,23 +219,25 @@ class RemedyPolicy:
         case.tell(TimelineEntry(now, "action", str(incident.about), text))
 
     def closed(self, incident: Incident, *, joined: bool = False) -> None:
-        """Drop the records of a closed incident; its replicas' restarts count as finished."""
+        """Drop the records of a closed incident; its replicas' restarts count as finished.
+
+        With ``joined``, for one merged into another incident, those restarts stay under way.
+        """
         self._books.pop(incident.id, None)
         for replica in () if joined else incident.replicas:
             if replica in self._done:
                 self._done[replica].under_way = False
 
     def forget(self, replica: str) -> None:
-        """Drop the last act on a replica that left the fleet."""
+        """Drop the last act on a replica that left the fleet, and that it is being started."""
         self._done.pop(replica, None)
         self._started.pop(replica, None)
 
     def moved(self, fact: StateChanged, cases: Iterable[IncidentCase], now: int) -> list[Incident]:
-        """Record in a replica's incidents that it was started anew and that it is ready again.
+        """Write into a replica's incidents that it is started anew, or is ready again after that.
 
-        ``cases`` are the open ones with this replica at their root. Whoever had it started anew
-        (an act, the health policy, the end of its process) makes no difference to who reads of it.
-        Returns the incidents that say more than before.
+        ``cases`` are the open ones with this replica at their root; who had it restarted makes no
+        difference. Return the incidents that were written to; other states change nothing.
         """
         replica = fact.replica
         known = self._census.replicas.get(replica)

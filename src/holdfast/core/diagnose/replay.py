@@ -18,7 +18,7 @@ from holdfast.core.diagnose.investigation import Investigation, InvestigationCon
 
 @dataclass(slots=True, frozen=True)
 class IncidentExport:
-    """One incident with the config, baselines and facts that reproduce its verdict."""
+    """A record of one incident with the config, baselines and facts that reproduce its verdict."""
 
     incident: Incident
     baselines: Mapping[str, Any]  # plain data of the drift detector
@@ -27,12 +27,15 @@ class IncidentExport:
 
 
 def config_to_plain(config: InvestigationConfig) -> dict[str, Any]:
-    """The config as JSON-ready data."""
+    """Return the config as nested dicts, for JSON; ``config_from_plain`` reads them back."""
     return asdict(config)
 
 
 def config_from_plain(plain: Mapping[str, Any]) -> InvestigationConfig:
-    """Build the config from plain data; defaults fill gaps, unknown names raise ``ValueError``."""
+    """Build the config from plain data; defaults fill gaps.
+
+    Raises ``ValueError`` for unknown names and for values that a part refuses.
+    """
     parts: dict[str, Any] = {}
     known = {one.name: one for one in fields(InvestigationConfig)}
     for name, values in plain.items():
@@ -51,9 +54,11 @@ def config_from_plain(plain: Mapping[str, Any]) -> InvestigationConfig:
 
 
 def replay(export: IncidentExport) -> Incident | None:
-    """Run an export's facts through a fresh investigation.
+    """Run an export's facts through a fresh investigation; return the incident it finds.
 
-    Return the incident most like the exported one. ``None`` if it finds none that overlaps.
+    Of several the most like the exported one, with the id and cause it gets now; ``None`` if none
+    is about the same model, host, filesystem or replicas. Compares no causes and carries nothing
+    out.
     """
     investigation = Investigation(config_from_plain(export.config), baselines=export.baselines)
     for at, fact in export.facts:

@@ -30,9 +30,9 @@ _UNASKED: Final = (CanaryVerdict.REFUSED, CanaryVerdict.UNKNOWN)
 
 
 class ReplicaRegistry:
-    """The declared replicas, hosts and versions, as facts told them, with look-ups.
+    """All declared replicas, hosts and versions of one fleet, as facts told them, with look-ups.
 
-    Bounded: what does not fit is counted in ``refused``.
+    Shared by all detectors. Bounded: what does not fit is left out and counted in ``refused``.
     """
 
     __slots__ = ("_unseen", "hosts", "refused", "replicas", "versions")
@@ -45,7 +45,10 @@ class ReplicaRegistry:
         self.refused = 0  # that did not fit
 
     def take(self, fact: Fact) -> None:
-        """Update replicas, hosts and versions from a fact; other facts are ignored."""
+        """Update replicas, hosts and versions from a fact, and whether a replica was ever heard of.
+
+        ``Gone`` removes a replica; versions of replicas that are not declared are ignored.
+        """
         if isinstance(fact, Declared):
             if fact.replica in self.replicas or len(self.replicas) < REPLICAS_MAX:
                 if fact.managed:
@@ -78,7 +81,7 @@ class ReplicaRegistry:
         return replica in self._unseen
 
     def about(self, replica: str) -> About:
-        """The replica with its model, revision, host and filesystem.
+        """Return the ``About`` of a replica: its model, revision, host and filesystem as declared.
 
         Only its id if it is unknown.
         """
@@ -88,7 +91,7 @@ class ReplicaRegistry:
         return About(replica, known.model, known.revision, known.host, known.filesystem)
 
     def peers(self, replica: str) -> list[str]:
-        """Ids of the other replicas of the same model and revision; empty for an unknown one."""
+        """Return ids of the other replicas of its model and revision; empty if unknown."""
         known = self.replicas.get(replica)
         if known is None:
             return []
@@ -100,14 +103,17 @@ class ReplicaRegistry:
         ]
 
     def other_revisions(self, about: About) -> tuple[str, ...]:
-        """The revisions of a replica's model beside its own, in order; empty: there is one."""
+        """Return the revisions of a replica's model beside its own, sorted.
+
+        Empty if there is no other, or if ``about`` names no replica or no revision.
+        """
         if not about.replica or not about.revision:
             return ()
         found = {one.revision for one in self.replicas.values() if one.model == about.model}
         return tuple(sorted(found - {about.revision, ""}))
 
     def of_model(self, model: str) -> list[str]:
-        """Ids of all replicas of a model."""
+        """Return ids of all declared replicas of a model, of every revision; may be empty."""
         return [name for name, one in self.replicas.items() if one.model == model]
 
 

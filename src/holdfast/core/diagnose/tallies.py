@@ -73,7 +73,10 @@ class _Sum:
 
 
 class Tallies:
-    """Adds up gateways' tallies per replica; the owner must filter out unknown replicas."""
+    """Sums gateways' tallies per replica until the next ``look``, and keeps requests in flight.
+
+    One object for all gateways and replicas; the owner must filter out unknown replicas.
+    """
 
     __slots__ = ("_inflight", "_looked_at", "_sums")
 
@@ -83,7 +86,7 @@ class Tallies:
         self._looked_at: int | None = None
 
     def take(self, gateway: str, tally: Tally) -> None:
-        """Add one gateway's tally of one replica."""
+        """Add one gateway's tally of one replica; its number in flight replaces the last one."""
         name = tally.replica_id
         found = self._sums.get(name)
         if found is None:
@@ -92,7 +95,7 @@ class Tallies:
         self._inflight.setdefault(name, {})[gateway] = tally.inflight
 
     def inflight(self, replica: str) -> int:
-        """Requests on a replica, by the latest report of each gateway."""
+        """Return the requests on a replica now, by each gateway's latest tally; 0 if unknown."""
         return sum(self._inflight.get(replica, {}).values())
 
     def process_ended(self, replica: str) -> None:
@@ -100,19 +103,20 @@ class Tallies:
         self._inflight.pop(replica, None)
 
     def gateway_gone(self, gateway: str) -> None:
-        """Count no request of this gateway as in flight any more."""
+        """Count no request of this gateway as in flight any more; sums already taken are kept."""
         for by_gateway in self._inflight.values():
             by_gateway.pop(gateway, None)
 
     def forget(self, replica: str) -> None:
-        """Drop all sums of a replica that left the fleet."""
+        """Drop sums and requests in flight of a replica that left the fleet."""
         self._sums.pop(replica, None)
         self._inflight.pop(replica, None)
 
     def look(self, now: int) -> Iterator[tuple[AttemptsSeen, list[Answers]]]:
-        """Yield each replica's attempts and answers since the last call, as facts, and reset.
+        """Yield (``AttemptsSeen``, facts of its answers) for each replica, and reset the sums.
 
-        Replicas with requests in flight and none ended are yielded as well.
+        Covers the time since the last call. Replicas with requests in flight and nothing new are
+        yielded with an empty list; idle ones are not.
         """
         span_s = seconds(now - self._looked_at) if self._looked_at is not None else 1.0
         self._looked_at = now
@@ -154,9 +158,10 @@ def _told(
 
 
 def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> CanaryAnswered:
-    """Build the fact of one canary; ``slow``: the fleet judged its right answer as late.
+    """Return the ``CanaryAnswered`` of one canary result.
 
-    What ran beside it is the highest number reported, as where the fleet judges its lateness.
+    ``slow``: the fleet judged its right answer as late. What ran beside it is the larger of
+    ``inflight`` and what the result reports.
     """
     return CanaryAnswered(
         result.replica_id,
@@ -176,7 +181,7 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
 
 
 def canaries_doubted(notice: Notice) -> CanariesDoubted | None:
-    """Build the fact of doubted canaries from a notice; ``None`` for notices of other kinds."""
+    """Return the ``CanariesDoubted`` that a notice tells of; ``None`` if it suspects nobody."""
     suspect = notice.canaries
     if suspect is None or suspect is CanarySuspect.NOBODY:
         return None

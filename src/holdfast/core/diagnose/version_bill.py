@@ -15,7 +15,10 @@ from holdfast.core.diagnose.facts import Declared, VersionsSeen
 
 @dataclass(slots=True, frozen=True)
 class VersionLine:
-    """The versions of one replica; an empty text is unknown."""
+    """A row for people: the versions one replica runs on now; empty text: unknown.
+
+    ``differs`` names those in which it is not like most of its model and revision.
+    """
 
     replica: str
     model: str
@@ -35,7 +38,10 @@ class VersionLine:
 def bill_of_versions(
     replicas: Iterable[Declared], versions: Mapping[str, VersionsSeen]
 ) -> list[VersionLine]:
-    """A line for each replica, by model, revision and name; unknown versions are empty."""
+    """Return a ``VersionLine`` for each replica, sorted by model, revision and name.
+
+    A replica without an entry in ``versions`` gets a row of empty versions.
+    """
     known = sorted(replicas, key=lambda one: (one.model, one.revision, one.replica))
     deployments: dict[tuple[str, str], dict[str, VersionsSeen]] = {}
     for one in known:
@@ -79,7 +85,10 @@ def _line(one: Declared, seen: VersionsSeen | None, differs: tuple[str, ...]) ->
 
 
 def mutable_tag(image: str) -> Iterable[str]:
-    """The warning about an image that only a tag holds in place; nothing for an empty name."""
+    """Yield one warning that this image is held in place by a tag only; nothing for an empty name.
+
+    Does not check the name: pass what ``loose_image`` returned.
+    """
     if image:
         yield f"image {image[:120]} is named by a tag, which may mean another image tomorrow"
 

@@ -20,7 +20,7 @@ from holdfast.core.types import require
 
 
 class During(StrEnum):
-    """The phase of a replica (loading, serving, any) in which a sign must be seen to count."""
+    """The phase of a replica in which a proof's signs must have been seen to count."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -28,7 +28,10 @@ class During(StrEnum):
 
 
 class Scope(StrEnum):
-    """The level at which a cause sits; replicas that share it share one incident."""
+    """What a cause is a property of: a replica, a model, a host, a filesystem or the whole fleet.
+
+    Replicas that share that thing and have the cause share one incident.
+    """
 
     REPLICA = "replica"
     MODEL = "model"
@@ -39,7 +42,12 @@ class Scope(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Proof:
-    """Signs that together prove a cause with some confidence, if no ``without`` sign is there."""
+    """One way to prove a cause: signs that must all be seen, and the confidence (0 to 1) they give.
+
+    They must be seen in ``phase``, with their numbers within ``least`` and ``most``, and with none
+    of the ``without`` signs present. Raises ``ConfigError`` without signs or for a confidence not
+    in (0, 1).
+    """
 
     signs: frozenset[Sign]
     confidence: float  # that the cause is this one, 0 to 1, if nothing else is known
@@ -57,7 +65,12 @@ class Proof:
 
 @dataclass(slots=True, frozen=True)
 class CauseRule:
-    """One cause: its proofs, its consequences, the causes it explains, and what to do."""
+    """All that is known in advance of one cause; a constant row of the table, not a finding.
+
+    Its proofs, each sufficient alone, the signs and causes that follow from it, texts for people,
+    and the remedy. ``standing``: a lasting condition that has its own incident beside other
+    failures.
+    """
 
     failure_class: Class
     proofs: tuple[Proof, ...]
@@ -82,7 +95,7 @@ def proof(
     least: Mapping[str, float] | None = None,
     most: Mapping[str, float] | None = None,
 ) -> Proof:
-    """Build a ``Proof`` in the short form that rules use: ``proof(Sign.REFUSES, at=0.7)``."""
+    """Return a ``Proof`` of these signs with confidence ``at``: the short form for rules."""
     return Proof(frozenset(signs), at, during, acts, frozenset(without), least or {}, most or {})
 
 
@@ -94,10 +107,10 @@ def _ends_row(rules: Rules, cause: Cause) -> bool:
 
 
 def closure(rules: Rules) -> dict[Cause, frozenset[Cause]]:
-    """For each cause, the causes it explains, directly or indirectly.
+    """Return, for each cause, the set of causes it explains, directly or through others.
 
-    Raises ``ConfigError`` for circular rules. A cause that may be a mere symptom explains nothing
-    further.
+    Does not go on through a cause marked ``symptom``. Raises ``ConfigError`` if causes explain each
+    other in a circle.
     """
     reach: dict[Cause, frozenset[Cause]] = {}
 
@@ -152,7 +165,11 @@ def spell_time(value: float) -> str:
 
 
 def fill(template: str, numbers: Mapping[str, float]) -> str:
-    """Put measured numbers into an advice template; ``[…]`` is dropped if its number is unknown."""
+    """Return an advice template with its ``{name:unit}`` fields replaced by these numbers.
+
+    A part in ``[...]`` is dropped if one of its numbers is missing; outside of such parts the name
+    itself is written for a missing number.
+    """
 
     def spelled(found: re.Match[str]) -> str:
         name, unit = found.group(1), found.group(2) or ""
@@ -169,18 +186,21 @@ def fill(template: str, numbers: Mapping[str, float]) -> str:
 
 
 def names_in(template: str) -> frozenset[str]:
-    """The names of the numbers that an advice template uses."""
+    """Return the names of all numbers that an advice template has fields for, optional ones too."""
     return frozenset(match.group(1) for match in _FIELD.finditer(template))
 
 
 def signs_of(rules: Iterable[CauseRule]) -> frozenset[Sign]:
-    """Every sign that occurs in a proof of these rules."""
+    """Return every sign that a proof of these rules needs; ``without`` signs do not count."""
     return frozenset(sign for rule in rules for one in rule.proofs for sign in one.signs)
 
 
 @dataclass(slots=True)
 class Proven:
-    """A cause that the present signs prove, with its confidence and those signs."""
+    """A finding: a cause that the signs of one subject prove now, with its confidence (0 to 1).
+
+    ``signs`` are those of all satisfied proofs; ``acts`` is false if none of them may be acted on.
+    """
 
     cause: Cause
     confidence: float

@@ -58,7 +58,10 @@ _ROW: Final = 5  # failures that open a breaker
 
 @dataclass(slots=True, frozen=True)
 class AttemptsConfig:
-    """How many failures of one kind, within which time and share, are a sign."""
+    """Settings of ``AttemptsDetector``: how many failures, in which time and share, are a sign.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     window_s: float = 10.0  # long enough for three requests, short enough to be news
     failures_min: int = 3  # of a kind: two at once come from one lost connection
@@ -138,9 +141,11 @@ class _Book:
 
 
 class AttemptsDetector:
-    """Finds failing replicas in gateways' reports on users' requests.
+    """Finds failing replicas in gateways' reports on users' requests, over the last ten seconds.
 
-    Returns signs, acts on nothing.
+    Keeps a window of reports per replica. One replica may show several signs: refusals, resets,
+    timeouts, errors, empty answers, and backpressure if it says nothing else. Timeouts that most
+    peers have too accuse nobody.
     """
 
     reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded, Looked)
@@ -158,9 +163,10 @@ class AttemptsDetector:
     def take(
         self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded | Looked, now: int
     ) -> Sequence[Evidence]:
-        """Take a report on a replica's requests, a canary, an end or a tick; return signs now due.
+        """Take a report on a replica's requests, a canary, an end or a tick; return due evidence.
 
-        Signs that go on are repeated at a limited pace. A process end drops what was counted.
+        Canaries alone show nothing here. Signs that hold are repeated every 30 s, also at ticks; an
+        end of the process drops the replica's window.
         """
         if isinstance(fact, Looked):
             found: list[Evidence] = []
@@ -192,7 +198,7 @@ class AttemptsDetector:
         return self._judge(fact.replica, book, now)
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded failures of a replica."""
+        """Drop the reports and open signs of a replica; an end of its process does the same."""
         self._books.pop(replica, None)
         self._open.pop(replica, None)
 

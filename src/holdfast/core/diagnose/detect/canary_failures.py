@@ -81,7 +81,10 @@ _SOME: Final = 4  # users beside: one long prompt of theirs parts its pieces, an
 
 @dataclass(slots=True, frozen=True)
 class ProbingConfig:
-    """How many failed or slow canaries in a row are a sign."""
+    """Settings of ``ProbingDetector``: how many failed or slow canaries in a row are a sign.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     silent_row: int = 2  # one may have met a pause; two are ten seconds of silence
     errors_row: int = 2  # one error is chance
@@ -184,7 +187,11 @@ _SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS, Sign.UNREACHABLE)
 
 
 class ProbingDetector:
-    """Finds replicas whose canaries fail or are slow repeatedly."""
+    """Finds replicas whose canaries are wrong, and those that repeatedly fail or are slow.
+
+    Keeps rows of results per replica. While all canaries of a model are doubted, it reports one
+    sign about the model instead, except for refused connections.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (
         *(CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
@@ -203,7 +210,11 @@ class ProbingDetector:
     def take(
         self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded | StateChanged, now: int
     ) -> Sequence[Evidence]:
-        """Take one canary result, doubt about canaries, an end or a state; return new signs."""
+        """Take a canary result, a doubt about all of a model's, an end or a state; return evidence.
+
+        One wrong answer is a sign at once; most others take two or more in a row. An end of its
+        process drops the counts of a replica.
+        """
         if isinstance(fact, CanariesDoubted):
             return self._doubted(fact, now) if fact.model in self._speak else NOTHING
         if isinstance(fact, StateChanged):
@@ -255,7 +266,7 @@ class ProbingDetector:
                 del self._speak[next(iter(self._speak))]
 
     def forget(self, replica: str) -> None:
-        """Drop the canary counts of a replica."""
+        """Drop the canary counts of a replica; doubts about its model stay."""
         self._books.pop(replica, None)
 
     def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:

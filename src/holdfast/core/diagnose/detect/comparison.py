@@ -43,7 +43,10 @@ _NOISE_BEFORE: Final[tuple[float, float]] = (1.5, 40.0)
 
 @dataclass(slots=True, frozen=True)
 class ComparisonConfig:
-    """How much disagreement with peers is more than chance."""
+    """Settings of ``PeerComparison``: how much disagreement with peers is more than chance.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     wrong_share: float = 0.1  # of its answers: what a partly broken replica gets wrong
     enough_quiet: float = 8.0  # sum where peers hardly ever disagree: three disagreements
@@ -126,7 +129,10 @@ class _Pool:
 
 
 class PeerComparison:
-    """Names the replica that disagrees with its peers while those agree."""
+    """Finds the replica whose answers differ from those of its peers while these agree.
+
+    Keeps each pair's counts and a sum of suspicion per replica, by model and revision.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (Compared, ProcessEnded)
 
@@ -139,7 +145,9 @@ class PeerComparison:
     def take(self, fact: Compared | ProcessEnded, now: int) -> Sequence[Evidence]:
         """Take whether two replicas' answers agreed, or a process end; return the odd one's sign.
 
-        Empty for agreement, and until one disagrees clearly more than its peers do.
+        Empty for agreement, across models or revisions, and until one disagrees with two peers
+        clearly more than the others do with each other. An end drops all comparisons of its
+        replica.
         """
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # what it got wrong it had in memory

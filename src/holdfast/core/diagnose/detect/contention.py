@@ -49,7 +49,10 @@ _Fact = FilesystemSeen | PhaseSeen | Declared | StateChanged | ProcessEnded | Lo
 
 @dataclass(slots=True, frozen=True)
 class ContentionConfig:
-    """When a shared filesystem counts as saturated, and a load as slow."""
+    """Settings of ``ContentionDetector``: when a filesystem is saturated, and a load slow.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     full: float = 0.90  # of the permitted bandwidth; averages over a minute never show all of it
     operations_low: float = 0.50  # above it bandwidth is not the only thing that is short
@@ -116,7 +119,11 @@ class _Slowness:
 
 
 class ContentionDetector:
-    """Watches shared filesystems while replicas load from them."""
+    """Finds shared filesystems saturated by several loading replicas, and loads that are slow.
+
+    Keeps the progress of each loading replica, the last figures of each filesystem, and how long
+    recent loads of each model took.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (
         *(FilesystemSeen, PhaseSeen, Declared, StateChanged, ProcessEnded, Looked),
@@ -133,7 +140,11 @@ class ContentionDetector:
         self.refused = 0  # filesystems that did not fit
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """Take a filesystem's load, a replica's loading progress or a tick; return new signs."""
+        """Take a filesystem's load, a replica's progress, state or end, or a tick; return evidence.
+
+        Signs are ``FILESYSTEM_FULL_SPEED`` and ``FILESYSTEM_OPERATIONS`` about the filesystem, and
+        ``LOAD_SLOW`` about a replica, with an estimate of when it is done.
+        """
         if isinstance(fact, FilesystemSeen):
             return list(self._watch(fact, now))
         if isinstance(fact, Looked):

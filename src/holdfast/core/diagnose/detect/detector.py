@@ -15,22 +15,28 @@ NOTHING: Final[Sequence[Evidence]] = ()
 
 
 class Detector(Protocol):
-    """Interface of a detector: one object watches a whole fleet, with records per replica."""
+    """Interface of a detector: one object for a whole fleet, with records per replica.
+
+    It turns facts into evidence and acts on nothing.
+    """
 
     reads: ClassVar[tuple[type, ...]]  # the kinds of facts it wants to see
 
     def take(self, fact: Any, now: int) -> Sequence[Evidence]:
-        """Take one fact of a kind that it reads, in order of time; return evidence to report now.
+        """Take one fact of a kind in ``reads``, in order of time; return evidence to report now.
 
-        Empty if there is none, or if a lasting sign was reported a short while ago.
+        Empty if there is none, or if a lasting sign was reported less than ``REPEAT`` ago.
         """
 
     def forget(self, replica: str) -> None:
-        """Drop all records of a replica that is gone or has a new process."""
+        """Drop all records of a replica that left the fleet; the same id begins anew."""
 
 
 class Pace:
-    """Limits how often the same sign is reported while it holds: once per ``REPEAT``."""
+    """Limits how often the same sign is reported while it holds: once per ``REPEAT`` (30 s).
+
+    Keeps, for each key that its detector uses, when it was last reported.
+    """
 
     __slots__ = ("_said",)
 
@@ -38,7 +44,10 @@ class Pace:
         self._said: dict[object, int] = {}
 
     def due(self, key: object, now: int) -> bool:
-        """Whether to report this key now: the first time, then at most once per ``REPEAT``."""
+        """Whether to report this key now; if so, note ``now`` as its last report.
+
+        True the first time and then at most once per ``REPEAT``.
+        """
         last = self._said.get(key)
         if last is not None and 0 <= now - last < REPEAT:
             return False
@@ -46,7 +55,7 @@ class Pace:
         return True
 
     def over(self, key: object) -> None:
-        """Note that a sign no longer holds, so that its next report is due at once."""
+        """Note that what this key stands for no longer holds: its next report is due at once."""
         self._said.pop(key, None)
 
 

@@ -34,7 +34,10 @@ OTHER: Final = "other"  # all that have no name above: engines may invent as man
 
 @dataclass(slots=True, frozen=True)
 class FinishReasonConfig:
-    """How far shares of finish reasons must move to be a sign."""
+    """Settings of ``FinishReasonDetector``: how far shares of finish reasons must move.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     window_s: float = 3_600.0  # of the baseline; shares settle far sooner than lengths
     samples_min: int = 500  # in it: a share is known within some 2 points
@@ -82,7 +85,10 @@ class _Ends:
 
 
 class FinishReasonDetector:
-    """Compares each replica's finish reasons with its own past and with its peers."""
+    """Finds replicas whose finish reasons differ from their own past and from their peers now.
+
+    Keeps per replica a frozen baseline of counts and those of the last five minutes.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (FinishesSeen,)
 
@@ -94,7 +100,11 @@ class FinishReasonDetector:
         self._half = nanos(config.recent_s / 2)
 
     def take(self, fact: FinishesSeen, now: int) -> Sequence[Evidence]:
-        """Take a replica's counts of finish reasons; return a sign if they moved."""
+        """Take a replica's new counts of finish reasons; return ``FINISHES_CHANGED`` if they moved.
+
+        Without peers, or before its baseline is frozen, it takes twice the difference; with
+        neither, nothing is reported.
+        """
         counts = _named(fact.reasons)
         if not counts or fact.replica not in self._census.replicas:
             return NOTHING
@@ -110,7 +120,7 @@ class FinishReasonDetector:
         return self._judge(fact.replica, ends, now)
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded finish reasons of a replica."""
+        """Drop the baseline and the recent finish reasons of a replica."""
         self._ends.pop(replica, None)
         self._pace.over(replica)
 

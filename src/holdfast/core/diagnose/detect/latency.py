@@ -45,7 +45,10 @@ _UNSEEN: Final = 60 * SECOND  # between two idle canaries; what was in a longer 
 
 @dataclass(slots=True, frozen=True)
 class CanaryDriftConfig:
-    """How much slower, and for how long, idle canaries must be to be a sign."""
+    """Settings: how much slower, and for how long, canaries on an idle engine must be.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     window_s: float = 1_800.0  # of the baseline: half an hour has warmed every cache
     samples_min: int = 60  # idle canaries in it
@@ -118,7 +121,10 @@ class _Past:
 
 
 class CanaryDriftDetector:
-    """Compares each replica's canaries on an idle engine with that replica's own past."""
+    """Finds replicas whose canaries on an idle engine became lastingly slower than they were.
+
+    Keeps per replica a baseline learned once and frozen; does not compare with peers.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (CanaryAnswered,)
 
@@ -129,10 +135,10 @@ class CanaryDriftDetector:
         self._pace = Pace()
 
     def take(self, fact: CanaryAnswered, now: int) -> Sequence[Evidence]:
-        """Take one canary result.
+        """Take one canary result; return ``CANARY_DRIFTED`` if it has been slower for 20 minutes.
 
-        Return a sign if idle canaries became lastingly slower than before. Only right answers on an
-        idle engine count; the first half hour is learned as the baseline.
+        Only right answers with nothing else running count; the first half hour (60 of them) is
+        learned and judged by nothing.
         """
         latency = fact.latency_s
         if not fact.verdict.right or fact.running != 0 or latency is None:
@@ -163,7 +169,7 @@ class CanaryDriftDetector:
         return (Evidence(Sign.CANARY_DRIFTED, about, now, "latency", text, numbers),)
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded latencies of a replica."""
+        """Drop a replica's baseline and recent latencies; an end of its process does not."""
         self._pasts.pop(replica, None)
         self._pace.over(replica)
 

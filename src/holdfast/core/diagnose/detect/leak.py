@@ -59,7 +59,7 @@ _SCALES: Final = (
 
 @dataclass(slots=True, frozen=True)
 class LeakConfig:
-    """How steady and how large growth of memory must be to count as a leak."""
+    """Settings: how steady and how large growth of a replica's memory must be to be a leak."""
 
     bytes_per_min_min: float = 2e6  # slower ones take days; caches and allocators creep so, too
     climb_min_bytes: float = 64e6  # over a window: allocators round to this
@@ -345,7 +345,7 @@ class _Memory:
 
 
 class LeakDetector:
-    """Looks for leaks in every replica's host and GPU memory, on six time scales."""
+    """Finds replicas whose host or GPU memory grows, and not with traffic, on six time scales."""
 
     reads: ClassVar[tuple[type, ...]] = (MemorySeen, ProcessEnded)
 
@@ -357,10 +357,10 @@ class LeakDetector:
         self.refused = 0  # samples of a fifth device
 
     def take(self, fact: MemorySeen | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """Take one measurement of a replica's memory, or its process end.
+        """Take one measurement of a replica's memory, or its process end; return leak evidence.
 
-        Return a leak sign or none. A lasting leak is repeated at a limited pace; a process end
-        drops all measurements.
+        ``MEMORY_LEAKS``, repeated while it holds, with the time left where a limit is known. The
+        first requests of a life do not count; an end drops all measurements.
         """
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
@@ -389,7 +389,7 @@ class LeakDetector:
         return (self._evidence(fact, found[0], now),)  # the shortest scale: the present slope
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded memory measurements of a replica."""
+        """Drop the memory measurements of a replica; an end of its process does the same."""
         for device in self._memories.pop(replica, {}):
             self._pace.over((replica, device))
 

@@ -44,7 +44,10 @@ MEANINGS: Final[Mapping[Mark, tuple[Sign, str]]] = {
 
 @dataclass(slots=True, frozen=True)
 class LogLineConfig:
-    """How often lines that are ordinary once must repeat to be a sign."""
+    """Settings: how often log lines and GPU faults that are ordinary once must repeat.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     kv_lines: int = 2  # about a full cache: one request put off is what caches are for
     kv_s: float = 60.0  # within this
@@ -74,7 +77,11 @@ class _Book:
 
 
 class LogLineDetector:
-    """Maps marked log lines and GPU driver faults to signs, some only if they repeat."""
+    """Maps marked log lines and GPU driver faults of replicas to signs, most at the first one.
+
+    Lines about a full cache and mild faults must repeat. Keeps their times and what was reported,
+    per replica; reads no log itself.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (LineSeen, GpuFault, ProcessEnded)
 
@@ -86,7 +93,11 @@ class LogLineDetector:
         self._books: dict[str, _Book] = {}
 
     def take(self, fact: LineSeen | GpuFault | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """Take one log line, GPU fault or process end; return its sign, if any."""
+        """Take one marked line, GPU fault or process end; return its sign, or nothing.
+
+        The same sign is returned at most every 30 s. An end returns nothing and clears the counts,
+        except those of GPU faults.
+        """
         book = self._books.get(fact.replica)
         if isinstance(fact, ProcessEnded):
             # The reason it wrote while dying must not hold back the next life's; damage of a GPU
@@ -104,7 +115,7 @@ class LogLineDetector:
         return self._line(book, fact, now)
 
     def forget(self, replica: str) -> None:
-        """Drop the counted lines of a replica."""
+        """Drop the counted lines and GPU faults of a replica."""
         self._books.pop(replica, None)
 
     def _line(self, book: _Book, fact: LineSeen, now: int) -> Sequence[Evidence]:

@@ -49,7 +49,10 @@ _FLAGS: Final = {  # how it is known, as a name for the fix
 
 @dataclass(slots=True, frozen=True)
 class MemoryLimitConfig:
-    """How a replica's need for memory is estimated and compared with its reservation and limit."""
+    """Settings: how a replica's need for host memory is estimated and compared with its limits.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     tolerance: float = 1.05  # of a reservation; a few per cent over it crowd nobody out
     headroom: float = 1.10  # on the footprint: 3.5 GB measured is 4 GB to set
@@ -97,7 +100,11 @@ class _Book:
 
 
 class MemoryLimitDetector:
-    """Reports reservations and limits of host memory smaller than a replica's footprint."""
+    """Finds replicas whose host memory reservation or limit is below what they need.
+
+    Keeps per replica the peak over all its lives and its last kill for memory; GPU memory does not
+    count.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (Declared, MemorySeen, ProcessEnded, Looked)
 
@@ -111,7 +118,11 @@ class MemoryLimitDetector:
     def take(
         self, fact: Declared | MemorySeen | ProcessEnded | Looked, now: int
     ) -> Sequence[Evidence]:
-        """Take a declaration, a memory measurement, a process end or a tick; return new signs."""
+        """Take a declaration, a measurement, a process end or a tick; return evidence now due.
+
+        ``RESERVED_TOO_LITTLE`` and ``LIMIT_TOO_LOW``, with the size to set, repeated at ticks while
+        they hold.
+        """
         if isinstance(fact, Looked):
             return [said for name in tuple(self._open) for said in self._judge(name, now)]
         known = self._census.replicas.get(fact.replica)
@@ -134,7 +145,7 @@ class MemoryLimitDetector:
         return list(self._judge(fact.replica, now))
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded memory peaks of a replica that left the fleet."""
+        """Drop the memory peaks and kills of a replica that left the fleet; ends keep them."""
         self._books.pop(replica, None)
         self._over(replica)
 

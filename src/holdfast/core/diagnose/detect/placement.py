@@ -38,7 +38,10 @@ _Fact = Declared | HostSeen | StateChanged | ProcessEnded | Looked
 
 @dataclass(slots=True, frozen=True)
 class PlacementConfig:
-    """By how much a host must be too small to be a sign."""
+    """Settings of ``PlacementDetector``: by which share a host must be too small to be a sign.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     margin: float = 0.02  # of what it needs; declared sizes and hosts' totals are rounded
 
@@ -55,7 +58,10 @@ class _Book:
 
 
 class PlacementDetector:
-    """Compares each replica's needs with the host it runs on."""
+    """Finds replicas on a host without the GPU or the memory that they are declared to need.
+
+    Keeps per replica its host, whether it is ready and whether it died there; moves nothing.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (Declared, HostSeen, StateChanged, ProcessEnded, Looked)
 
@@ -68,7 +74,11 @@ class PlacementDetector:
         self._pace = Pace()
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """Take a declaration, a host, a replica's change or a tick; return misplacement signs."""
+        """Take a declaration, a host, a replica's state or end, or a tick; return evidence.
+
+        ``ON_CPU`` and ``NO_ROOM`` about a replica, repeated at ticks while they hold. A host's
+        figures judge all its replicas.
+        """
         if isinstance(fact, Looked):
             names = tuple(self._open)
         elif isinstance(fact, HostSeen):
@@ -80,7 +90,7 @@ class PlacementDetector:
         return [said for name in names for said in self._judge(name, now)]
 
     def forget(self, replica: str) -> None:
-        """Drop what is recorded of a replica that left the fleet."""
+        """Drop host, readiness and deaths of a replica that left the fleet."""
         book = self._books.pop(replica, None)
         if book is None:
             return

@@ -25,7 +25,10 @@ _REASON_MAX: Final = 160
 
 @dataclass(slots=True, frozen=True)
 class PlatformConfig:
-    """For how long a source may be blind, and replicas that are wanted may wait."""
+    """Settings: how long a source may be unreadable, and wanted replicas may wait.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     blind_s: float = 60.0  # an API server that restarts, or a token that is renewed, takes less
     unserved_s: float = 60.0  # no replica of the model runs: its users wait meanwhile
@@ -39,7 +42,10 @@ class PlatformConfig:
 
 
 class PlatformDetector:
-    """Reads what sources say of themselves, and of replicas that their platform does not run."""
+    """Finds sources that cannot be read, and models with replicas that no platform places.
+
+    Keeps only when each sign was last reported: durations come with the facts.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (SourceFailing, ReplicasWanted)
 
@@ -48,7 +54,10 @@ class PlatformDetector:
         self._pace = Pace()
 
     def take(self, fact: SourceFailing | ReplicasWanted, now: int) -> Sequence[Evidence]:
-        """Take one fact of a platform; return a sign where it has lasted for too long."""
+        """Take one fact; return ``SOURCE_BLIND`` or ``NOT_PLACED`` if it has lasted too long.
+
+        Replicas that wait without a reason from their platform are no sign.
+        """
         found = (
             self._blind(fact, now) if isinstance(fact, SourceFailing) else self._wanted(fact, now)
         )

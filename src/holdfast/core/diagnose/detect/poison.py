@@ -48,7 +48,10 @@ _LOST_MAX: Final = 1_024  # replicas and hosts remembered as lost, the latest
 
 @dataclass(slots=True, frozen=True)
 class PoisonConfig:
-    """How many deaths mark a request as deadly, and for how long it is refused."""
+    """Settings: how many deaths, in which time, block a request, and for how long.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     deaths: int = 2  # of different replicas: one may be chance, a third would be our fault
     within_s: float = 600.0  # clients that retry by themselves come back within minutes
@@ -66,7 +69,8 @@ class PoisonConfig:
 class PoisonDetector:
     """Finds requests that were running when several replicas died.
 
-    It lists their fingerprints in ``blocked``; gateways do the refusing.
+    Keeps recent deaths by fingerprint, for the whole fleet. It lists fingerprints in ``blocked``;
+    gateways do the refusing.
     """
 
     reads: ClassVar[tuple[type, ...]] = (RequestDied, ProcessEnded, HostConditionSeen)
@@ -86,7 +90,10 @@ class PoisonDetector:
 
     @property
     def blocked(self) -> dict[str, int]:
-        """Fingerprints of refused requests, and until when each is refused (core time)."""
+        """Fingerprints to refuse, and until when each is (core time, ns); a new dict.
+
+        Expired ones are dropped, by the time of the latest fact.
+        """
         now = self._now
         self._blocked = {one: until for one, until in self._blocked.items() if until > now}
         return dict(self._blocked)
@@ -94,9 +101,10 @@ class PoisonDetector:
     def take(
         self, fact: RequestDied | ProcessEnded | HostConditionSeen, now: int
     ) -> Sequence[Evidence]:
-        """Take one request that was on a replica at its death; block it if it killed before.
+        """Take a request that was on a replica at its death; block it from the second death on.
 
-        Of ends and hosts it takes which replicas were lost with their host.
+        Returns ``SAME_REQUEST_KILLS`` then. Replicas lost with their host do not count: an end or a
+        host's condition that says so lifts blocks that rest on them.
         """
         self._now = now = max(now, self._now)  # a clock that steps back frees nobody
         if isinstance(fact, ProcessEnded):
@@ -136,7 +144,7 @@ class PoisonDetector:
         return [Evidence(Sign.SAME_REQUEST_KILLS, about, now, "gateway", text, numbers)]
 
     def forget(self, replica: str) -> None:
-        """Drop a replica's own records; deaths stay recorded with the request."""
+        """Forget when a sign was last reported of a replica; deaths and blocks stay."""
         self._paces.pop(replica, None)
 
     def _with_host(self, replica: str, host: str, died: int) -> bool:

@@ -44,7 +44,10 @@ _REFUSED: Final = (Signal.REFUSED, Conclusion.REFUSED_REPEATEDLY)
 
 @dataclass(slots=True, frozen=True)
 class ProcessEndConfig:
-    """When a process end is blamed on a request, and when ends count as repeated."""
+    """Settings: when an end is blamed on first requests, and how many like ends are repeated.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     on_request_s: float = 60.0  # of its first work; what kills a replica does it sooner or later
     again_count: int = 3  # like ends: twice is bad luck, three times is a reason
@@ -87,7 +90,11 @@ class _Book:
 
 
 class ProcessEndDetector:
-    """Finds signs in exits, freezes, hung loads, refused ports, wrong revisions and silence."""
+    """Turns facts about replicas' processes into evidence: unasked exits, freezes, silence.
+
+    Also hung loads, refused ports and wrong revisions. It keeps each replica's present life and
+    past ends, so one exit can show several signs. What lasts is repeated on ticks until it is over.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (
         *(ProcessEnded, StateChanged, PhaseSeen, ProcessFrozen, FellSilent, AttemptsSeen, Looked),
@@ -113,7 +120,11 @@ class ProcessEndDetector:
         | Looked,
         now: int,
     ) -> Sequence[Evidence]:
-        """Take one fact about a replica's process, or a tick; return the signs it shows."""
+        """Take one fact about a replica's process, or a tick; return the signs it shows.
+
+        None for an end that was asked for; only ``HOST_LOST`` for one that ended with its host.
+        Reports of requests and phases are only remembered.
+        """
         if isinstance(fact, Looked):
             return self._repeat(now) if self._holding else NOTHING
         book = self._books.get(fact.replica)
@@ -137,7 +148,7 @@ class ProcessEndDetector:
         return self._silent(book, fact, now)
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded starts and ends of a replica."""
+        """Drop the present life, past ends and lasting signs of a replica."""
         self._books.pop(replica, None)
         self._holding.pop(replica, None)
 

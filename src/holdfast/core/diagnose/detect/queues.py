@@ -52,7 +52,7 @@ _Fact = QueueSeen | ChainDeclared | AttemptsSeen | StateChanged | Looked
 
 @dataclass(slots=True, frozen=True)
 class QueuesConfig:
-    """How long and how fast a queue must grow or stand to be a sign."""
+    """Settings of ``QueuesDetector``: how long and how fast a queue must grow or stand."""
 
     window_s: float = 60.0  # it grows through all of it; bursts of a few seconds are daily life
     stand_s: float = 120.0  # standing still; one long answer in one piece is done by then
@@ -115,7 +115,11 @@ class _Life:
 
 
 class QueuesDetector:
-    """Watches models' queues, and whether a ready replica is there to serve them."""
+    """Finds models whose queue grows or stands still, and models without a ready replica.
+
+    Keeps samples per queue, chains, and replicas' states. ``waits_for``: by model, the later model
+    of a chain that holds it up now.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (
         *(QueueSeen, ChainDeclared, AttemptsSeen, StateChanged, Looked),
@@ -135,7 +139,11 @@ class QueuesDetector:
         self.refused = 0  # models and chains that did not fit
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """Take a queue's depth, finished work, a chain, a state or a tick; return new signs."""
+        """Take a queue's depth, finished work, a chain, a state or a tick; return due evidence.
+
+        Always about a model: queue grows, dead letters, chain waits, no replica ready. Finished
+        work and chains are only stored.
+        """
         self._now = now
         if isinstance(fact, Looked):
             return [said for model in tuple(self._unready) for said in self._judge(model, now)]
@@ -160,7 +168,7 @@ class QueuesDetector:
         return NOTHING
 
     def forget(self, replica: str) -> None:
-        """Drop the state of a replica that left the fleet."""
+        """Drop the state of a replica that left the fleet; its model's queue stays."""
         life = self._lives.pop(replica, None)
         if life is None:
             return

@@ -33,7 +33,10 @@ SOURCES: Final = (LOG, METRICS, TOKENS, CANARY)
 
 @dataclass(slots=True, frozen=True)
 class SilenceConfig:
-    """How long a replica may be silent, by phase."""
+    """Settings: how many seconds a replica may give no output, by phase.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     loading_s: float = 120.0  # between two sounds; a shard from a slow network takes a minute
     compile_s: float = 600.0  # compilers and graph captures say nothing for minutes
@@ -51,7 +54,10 @@ class SilenceConfig:
 
 @dataclass(slots=True, frozen=True)
 class Silence:
-    """A silence that is too long: since when, in which phase, and the last source heard."""
+    """A finding: a process is silent for too long; since when (core time, ns), in which phase.
+
+    ``source`` is what was heard last; empty: nothing ever.
+    """
 
     phase: str
     since: int
@@ -60,7 +66,10 @@ class Silence:
 
 
 class Heartbeat:
-    """Tracks when one process last gave any output; a new process gets a new one."""
+    """Tracks when one process last gave output, by source; a new process gets a new object.
+
+    Reports nothing by itself: ask ``silent``.
+    """
 
     __slots__ = ("_busy_since", "_heard", "_patience", "_since", "name")
 
@@ -80,24 +89,27 @@ class Heartbeat:
     def beat(self, source: str, now: int) -> None:
         """Record output from a source: log, metrics, tokens or canary.
 
-        ``ValueError`` for another.
+        Raises ``ValueError`` for another. While serving, log lines are recorded and not counted.
         """
         if source not in SOURCES:
             raise ValueError(f"{source!r} is no source of heartbeats: use one of {SOURCES}")
         self._heard[source] = max(now, self._heard.get(source, now))
 
     def phase(self, name: str, now: int) -> None:
-        """Set the phase the process is in; an unknown name is treated like loading."""
+        """Set the phase the process is in; a new one restarts the wait.
+
+        An unknown name has the patience of loading.
+        """
         if name != self.name:
             self.name = name
             self._since = now
             self._busy_since = None
 
     def silent(self, now: int, running: int | None) -> Silence | None:
-        """The present silence if it is too long, else ``None``; ``running``: requests on it.
+        """Return the present ``Silence`` if it is too long, else ``None``; asks each time anew.
 
-        While serving, a replica without requests is never silent, and with ``None`` (unknown)
-        nothing is concluded: unknown is not zero, and does not restart the wait either.
+        While serving, a replica with no ``running`` requests is never silent, and with ``None``
+        (unknown) nothing is concluded; the wait goes on. In other phases ``running`` is ignored.
         """
         if self.name != SERVING:
             source, last = self._latest(SOURCES)

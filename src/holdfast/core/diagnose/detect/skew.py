@@ -45,7 +45,10 @@ _Fact = VersionsSeen | Declared | Gone | ProcessEnded | StateChanged | Looked
 
 @dataclass(slots=True, frozen=True)
 class SkewConfig:
-    """Which versions are compared, how long reports may settle, how many replicas are named."""
+    """Settings: which versions are compared, how long reports settle, how many replicas are named.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     aspects: tuple[str, ...] = ASPECTS  # all that is known
     flag_mutable_images: bool = True  # a tag may mean another image tomorrow
@@ -62,20 +65,24 @@ class SkewConfig:
 
 
 def is_pinned(image: str) -> bool:
-    """Whether an image is named by its digest: a tag may mean another image tomorrow."""
+    """Whether an image is named by its digest (``sha256:``), not by a tag that may move."""
     return image.startswith(_PINNED) or f"@{_PINNED}" in image
 
 
 def loose_image(seen: VersionsSeen) -> str:
-    """The name of a replica's image if only a tag holds it in place; empty: pinned or unknown."""
+    """Return the name of a replica's image if it is held by a tag only.
+
+    Empty if it is pinned by digest or unknown.
+    """
     asked = (seen.image_asked or seen.image).strip()
     return "" if is_pinned(asked) else asked
 
 
 def comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
-    """(what is compared, the value) of one aspect of a replica's versions; None for unknown.
+    """Return (what is compared, its value) for one aspect of a replica's versions.
 
-    An image pinned by digest is compared by that digest.
+    None if it is unknown. An image pinned by digest is compared as "image digest"; a name is not
+    compared where the digest is known.
     """
     value = str(getattr(seen, aspect)).strip()
     if not value:
@@ -92,7 +99,11 @@ def comparable(aspect: str, seen: VersionsSeen) -> tuple[str, str] | None:
 
 
 class SkewDetector:
-    """Compares the software versions of the replicas of each model and revision."""
+    """Finds models and revisions whose replicas run on different software versions.
+
+    Keeps the latest versions of each replica; those whose process ended are left out. Also reports
+    images that are held by a tag only.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (
         *(VersionsSeen, Declared, Gone),
@@ -109,7 +120,11 @@ class SkewDetector:
         self._pace = Pace()
 
     def take(self, fact: _Fact, now: int) -> Sequence[Evidence]:
-        """Take versions, a declaration, an end, a departure or a tick; return differences."""
+        """Take versions, a declaration, an end, a state, a departure or a tick; return evidence.
+
+        ``VERSIONS_DIFFER`` is about the one odd replica, else about the model and revision;
+        ``MUTABLE_IMAGE`` always about these. Both wait until reports have settled.
+        """
         if isinstance(fact, Looked):
             return [said for one in tuple(self._wrong) for said in self._judge(one, now)]
         if isinstance(fact, Gone):
@@ -137,7 +152,7 @@ class SkewDetector:
         return list(self._judge(deployment, now))
 
     def forget(self, replica: str) -> None:
-        """Drop what is recorded of a replica that left its model."""
+        """Drop the versions of a replica that left the fleet or its model and revision."""
         deployment = self._member.pop(replica, None)
         self._ended.discard(replica)
         if deployment is None:
@@ -234,7 +249,11 @@ class SkewDetector:
 def differences(
     aspect: str, seen: Mapping[str, VersionsSeen]
 ) -> Iterator[tuple[str, dict[str, list[str]]]]:
-    """Yield (what, replicas by value) where replicas of one deployment differ in an aspect."""
+    """Yield (what is compared, replica ids by value) where these replicas differ in an aspect.
+
+    Nothing if all known values are equal. ``seen`` has one model and revision's versions by
+    replica.
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for name, one in seen.items():
         found_value = comparable(aspect, one)

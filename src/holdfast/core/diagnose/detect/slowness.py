@@ -45,7 +45,10 @@ _QUICK: Final = 2.0  # times what its peers' canaries take: half way from well t
 
 @dataclass(slots=True, frozen=True)
 class SlownessConfig:
-    """How much longer than at peers users must wait, and for how long, to be a sign."""
+    """Settings: how much longer than at its peers a replica's users must wait, for how long.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     factor: float = 3.0  # times the pool's usual wait; load alone makes two of it
     peers_max: float = 1.5  # the peers' own middle: above it the fleet is slow, not one of it
@@ -85,7 +88,10 @@ class _Book:
 
 
 class SlownessDetector:
-    """Compares the waits of each replica's users with those of its peers."""
+    """Finds a replica whose users wait much longer for first tokens than its peers' users do now.
+
+    Keeps recent waits, tokens and the last canary per replica.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded)
 
@@ -102,7 +108,11 @@ class SlownessDetector:
     def take(
         self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded, now: int
     ) -> Sequence[Evidence]:
-        """Take users' waits, a canary or a process end of a replica; return slowness signs."""
+        """Take users' waits, a canary or a process end of a replica; return ``SLOW_ANSWERS``.
+
+        Nothing while the peers are slow too, if it gives as many tokens as they do, or if its
+        canary was quick. An end drops its waits.
+        """
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
             return NOTHING
@@ -122,7 +132,7 @@ class SlownessDetector:
         return self._judge(fact.replica, book, now)
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded waits of a replica."""
+        """Drop the waits, tokens and canary of a replica; an end of its process does the same."""
         self._books.pop(replica, None)
         self._pace.over(replica)
 

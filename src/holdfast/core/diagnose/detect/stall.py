@@ -52,7 +52,7 @@ _POWERS_MAX: Final = 16  # 65,536 requests at once are as good as more
 
 @dataclass(slots=True, frozen=True)
 class StallConfig:
-    """How long an engine may make no progress before it is a sign."""
+    """Settings of ``StallDetector``: how long an engine may make no progress."""
 
     stalled_s: float = 15.0  # requests run, no token: far above any pause between two tokens
     prefill_factor: float = 2.0  # times that before the first token of a busy spell
@@ -193,7 +193,7 @@ _Found = tuple[Sign, str, dict[str, float]]
 
 
 class StallDetector:
-    """Finds engines that run requests and make little or no progress."""
+    """Finds engines that are up and stalled, starved, out of cache, fragmented or very slow."""
 
     reads: ClassVar[tuple[type, ...]] = (
         *(LoadSeen, AttemptsSeen, MemorySeen, LineSeen, ProcessEnded),
@@ -212,7 +212,11 @@ class StallDetector:
     def take(
         self, fact: LoadSeen | AttemptsSeen | MemorySeen | LineSeen | ProcessEnded, now: int
     ) -> Sequence[Evidence]:
-        """Take an engine's load, users' requests, memory, a log line or an end; return signs."""
+        """Take an engine's load, users' requests, memory, a log line or an end; return due signs.
+
+        One fact may show several. What is unknown (None) neither accuses nor excuses; an end drops
+        all of its replica.
+        """
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)  # counters begin anew, and so does its work
             return NOTHING
@@ -238,7 +242,7 @@ class StallDetector:
         ]
 
     def forget(self, replica: str) -> None:
-        """Drop the recorded counters of a replica."""
+        """Drop all counters of a replica, its usual pace included; an end does the same."""
         self._books.pop(replica, None)
 
     # --- facts ---

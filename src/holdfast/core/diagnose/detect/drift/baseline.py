@@ -28,7 +28,10 @@ LATEST_MAX: Final = 256  # values of one replica and statistic that are kept as 
 
 @dataclass(slots=True, frozen=True)
 class Baseline:
-    """The frozen distribution of one statistic of healthy answers, in that statistic's unit."""
+    """The frozen distribution of one statistic of one model and revision's healthy answers.
+
+    A record in the unit of that statistic. Checked when built: raises ``ConfigError``.
+    """
 
     model: str
     revision: str
@@ -52,11 +55,11 @@ class Baseline:
 
     @property
     def two_sigma(self) -> tuple[float, float]:
-        """Mean minus and plus two standard deviations, for charts; decides nothing."""
+        """Mean minus and plus two standard deviations, for texts and charts; decides nothing."""
         return self.mean - 2 * self.sd, self.mean + 2 * self.sd
 
     def plain(self) -> dict[str, Any]:
-        """The baseline as JSON-ready data."""
+        """Return the members as a JSON-ready dict; its values rebuild the same ``Baseline``."""
         return {name: getattr(self, name) for name in self.__slots__} | {"grid": list(self.grid)}
 
 
@@ -64,7 +67,10 @@ Key = tuple[str, str, str]  # model, revision, statistic
 
 
 class Learning:
-    """Collects values for a new baseline: counts every one, keeps evenly spaced ones."""
+    """Collects values for one new baseline: counts all, keeps up to 16,384 evenly spaced ones.
+
+    One object for all replicas of a model and revision; never freezes by itself.
+    """
 
     __slots__ = ("_kept", "_skip", "_stride", "began", "moments", "replicas")
 
@@ -76,7 +82,7 @@ class Learning:
         self._stride = self._skip = 1
 
     def add(self, value: float) -> None:
-        """Add one value of a healthy answer."""
+        """Add one value of an answer; it is always counted, and kept only if its turn comes."""
         self.moments.add(value)
         self._skip -= 1
         if self._skip:
@@ -88,14 +94,17 @@ class Learning:
         self._skip = self._stride
 
     def freeze(self, key: Key, now: int, version: int = FIRST_VERSION) -> Baseline:
-        """Build the finished baseline from the values collected so far."""
+        """Return a ``Baseline`` of the values so far, and leave them as they are.
+
+        At least one value and one member of ``replicas`` are needed.
+        """
         days = max(now - self.began, SECOND) / _DAY
         per_day = self.moments.count / days / len(self.replicas)
         return _frozen(key, version, per_day, self.moments, self._kept)
 
 
 def accepted(key: Key, before: Baseline, values: Sequence[float]) -> Baseline:
-    """Build the next version of a baseline from the latest values, as a person wants it."""
+    """Return the next version of a baseline, made of these values alone; changes nothing."""
     moments = Moments()
     for value in values:
         moments.add(value)
@@ -103,7 +112,7 @@ def accepted(key: Key, before: Baseline, values: Sequence[float]) -> Baseline:
 
 
 def p95_of(values: Sequence[float]) -> float | None:
-    """The 95th percentile of these values; None where there are none."""
+    """Return the 95th percentile of these values; None where there are none."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else None
 
@@ -128,7 +137,7 @@ def _frozen(
 
 
 class Latest:
-    """The latest values of one replica's statistic, the oldest overwritten first."""
+    """The latest 256 values of one statistic of one replica, the oldest overwritten first."""
 
     __slots__ = ("_at", "_values")
 
@@ -137,7 +146,7 @@ class Latest:
         self._at = 0
 
     def add(self, value: float) -> None:
-        """Add one value."""
+        """Add one value, over the oldest one if there are 256."""
         if len(self._values) < LATEST_MAX:
             self._values.append(value)
             return
@@ -145,12 +154,15 @@ class Latest:
         self._at = (self._at + 1) % LATEST_MAX
 
     def values(self) -> Sequence[float]:
-        """The values, in no order."""
+        """Return the values themselves, not a copy, in no order."""
         return self._values
 
 
 class Ruler:
-    """Ranks values in a baseline: normal score, distance from the middle, and decile of each."""
+    """Ranks later values in one frozen baseline, and holds its CUSUM slack and threshold.
+
+    Computed once for a baseline; keeps none of the values.
+    """
 
     __slots__ = (
         "_deciles",
@@ -202,7 +214,7 @@ class Ruler:
         return bisect_left(self._grid, value) + bisect_right(self._grid, value)
 
     def place(self, value: float) -> tuple[float, float, int]:
-        """The normal score, the distance from the middle as a score, and the decile of a value."""
+        """Return (normal score, distance from the middle as a score, decile from 0) of a value."""
         rank = self._rank(value)
         return self._scores[rank], self._spreads[rank], self._deciles[rank]
 

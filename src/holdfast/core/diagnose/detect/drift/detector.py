@@ -60,7 +60,7 @@ _TOLD_AT_MAX: Final = 48.0  # a thousand samples a second, and more
 
 @dataclass(slots=True, frozen=True)
 class DriftConfig:
-    """How large a shift of answers' statistics is suspected, and how large is reported."""
+    """Settings: how large a shift of answers' statistics is suspected, and how large reported."""
 
     window_s: float = 86_400.0  # of the baseline: a day has all of its hours
     samples_min: int = 500  # in it: fewer do not say where the middle is
@@ -91,7 +91,7 @@ class DriftConfig:
 
 
 class DriftFigures(NamedTuple):
-    """The present mean of a model's statistic, its baseline mean, and how far it has moved."""
+    """Figures now of the statistic of a model that moved furthest: mean, baseline mean, CUSUM."""
 
     statistic: str
     now: float  # mean over its replicas of their latest answers
@@ -100,7 +100,7 @@ class DriftFigures(NamedTuple):
 
 
 class OutputDriftDetector:
-    """Learns healthy output per model, revision and statistic; finds replicas that deviate."""
+    """Learns baselines per model, revision and statistic; finds replicas that move from them."""
 
     reads: ClassVar[tuple[type, ...]] = (OutputSeen, RolloutSeen)
 
@@ -116,11 +116,11 @@ class OutputDriftDetector:
         self.refused = 0  # values that are no numbers, statistics nobody knows, baselines too many
 
     def take(self, fact: OutputSeen | RolloutSeen, now: int) -> Sequence[Evidence]:
-        """Take statistics of a replica's answers or a step of a rollout; return drift signs.
+        """Take statistics of a replica's answers, or a rollout's step; return drift evidence.
 
-        A rollout that changes how a model is started and keeps its revision drops the baselines of
-        that revision when it is finished. One to another revision needs no word: each revision has
-        its own, and going back to an earlier one finds what was learned of it.
+        Values are learned (a day, 500 of them) before any is judged. ``OUTPUT_SUSPECTED`` comes
+        once, ``OUTPUT_DRIFTED`` while it holds, about the model if most replicas moved. A finished
+        rollout that kept the revision drops that revision's baselines.
         """
         if isinstance(fact, RolloutSeen):
             self._rolled(fact)
@@ -155,7 +155,7 @@ class OutputDriftDetector:
             self._pace.over((replica, statistic))
 
     def figures(self) -> dict[str, DriftFigures]:
-        """For each model the statistic that moved furthest from its baseline, for charts."""
+        """Return by model the statistic that moved furthest; models without answers are missing."""
         tracks: dict[tuple[str, str], list[Track]] = {}
         for own in self._tracks.values():
             for statistic, track in own.items():
@@ -170,7 +170,7 @@ class OutputDriftDetector:
         return found
 
     def baselines(self) -> dict[str, Any]:
-        """Every frozen baseline, of all models, as JSON-ready data for ``restore``."""
+        """Return all frozen baselines and dropped versions as JSON-ready data for ``restore``."""
         data: dict[str, Any] = {
             "baselines": [ruler.baseline.plain() for ruler in self._rulers.values()]
         }
@@ -181,7 +181,7 @@ class OutputDriftDetector:
     # --- what people ask and order ----------------------------------------------------------------
 
     def describe(self, model: str) -> list[dict[str, Any]]:
-        """Each baseline of a model, frozen or being learned, beside its latest answers."""
+        """Return a dict for each baseline of a model, with figures of its latest answers."""
         rows = []
         for key, ruler in self._rulers.items():
             if key[0] == model:
@@ -207,9 +207,9 @@ class OutputDriftDetector:
         }
 
     def accept(self, model: str) -> tuple[int, str]:
-        """Make a model's latest answers its baselines; return how many, and a text about it.
+        """Replace a model's frozen baselines by its latest answers; return (how many, a text).
 
-        A baseline with too few answers since it was frozen stays as it is.
+        A baseline with fewer than 100 answers since it was frozen stays as it is.
         """
         changed, few = [], []
         for key, ruler in list(self._rulers.items()):
@@ -229,7 +229,7 @@ class OutputDriftDetector:
         return 0, f"nothing accepted: {needs}{told}"
 
     def reset(self, model: str) -> tuple[int, str]:
-        """Drop a model's baselines, frozen or being learned; return how many, and a text."""
+        """Drop a model's baselines, frozen or being learned; return (how many, a text)."""
         dropped = self._drop(lambda key: key[0] == model)
         if not dropped:
             return 0, f"{model} has no baseline"

@@ -24,7 +24,7 @@ NARROWER: Final = "narrower"
 
 
 class Side:
-    """One direction of the CUSUM, and what was seen since it last was at zero."""
+    """One direction of a CUSUM: its sum, and what was seen since that was last zero."""
 
     __slots__ = ("began", "bins", "count", "older", "scores", "sum", "total", "turn_at")
 
@@ -40,7 +40,10 @@ class Side:
         self.began = self.turn_at = 0
 
     def add(self, step: float, ceiling: float, decile: int, value: float, now: int) -> None:
-        """Add one step of the sum, and the value and decile that it came from."""
+        """Add one step to the sum, kept within 0 and ``ceiling``, with its value and decile.
+
+        At 0 all that was collected is cleared.
+        """
         level = self.sum + step
         if level <= 0:
             self.sum = 0.0
@@ -59,7 +62,7 @@ class Side:
         self.bins[decile] += 1
 
     def psi(self, expected: Sequence[float]) -> float:
-        """Population stability index against the baseline's shares."""
+        """Return the population stability index of the last hour or two against these shares."""
         count = sum(self.bins) + sum(self.older) + 0.5 * BINS
         found = 0.0
         for young, old, share in zip(self.bins, self.older, expected, strict=True):
@@ -69,7 +72,7 @@ class Side:
 
 
 class Track:
-    """One statistic of one replica, against one baseline."""
+    """One statistic of one replica against one baseline: four CUSUMs and its latest values."""
 
     __slots__ = ("found", "last", "latest", "moved", "recent", "ruler", "sides")
 
@@ -83,7 +86,7 @@ class Track:
         self.moved = ""  # the side that has moved, while it holds
 
     def add(self, value: float, now: int) -> None:
-        """Add one value of an answer to all four sums."""
+        """Add one value of an answer to all four sums and to the latest values; judges nothing."""
         ruler, sides = self.ruler, self.sides
         score, spread, decile = ruler.place(value)
         ceiling = ruler.told_at + 10
@@ -98,17 +101,17 @@ class Track:
 
     @property
     def level(self) -> float:
-        """The largest sum, as a share of that at which it is told."""
+        """The largest of the four sums, as a share of the threshold for a report (1: reached)."""
         return max(side.sum for side in self.sides.values()) / self.ruler.told_at
 
     def slack(self) -> float:
-        """What each step of the side that moved was lessened by."""
+        """Return what was subtracted from each step of the side that moved, in sigma."""
         return self.ruler.slack + (_SPREAD_SLACK if self.moved in (WIDER, NARROWER) else 0.0)
 
     def suspect(self, found_at: float) -> Side | None:
-        """The side that just crossed the first line, once; ``None`` otherwise.
+        """Return the side whose sum just rose above ``found_at``, once; ``None`` otherwise.
 
-        It is over when half of the sum is gone.
+        It can be returned again only after the largest sum fell below half of ``found_at``.
         """
         side = max(self.sides.values(), key=lambda one: one.sum)
         before = self.found
@@ -120,9 +123,10 @@ class Track:
         return 2 * max(self.sides[UP].sum, self.sides[DOWN].sum) > side.sum
 
     def judge(self, psi_min: float) -> Side | None:
-        """The side that has moved far enough to report, as long as it holds; else ``None``.
+        """Return the side that moved far enough to report, each time while it holds; else ``None``.
 
-        It is over when half of the sum is gone.
+        It needs a sum above the threshold and a PSI above ``psi_min``, and holds until half of the
+        sum is gone. Sets ``moved``.
         """
         for name, side in self.sides.items():
             if name in (WIDER, NARROWER) and self._shifted(side):

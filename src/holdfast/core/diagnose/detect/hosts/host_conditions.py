@@ -38,7 +38,10 @@ _WORDS: Final = {
 
 @dataclass(slots=True, frozen=True)
 class HostConditionConfig:
-    """How many silent canaries count, and how long a host's condition holds without repetition."""
+    """Settings: how many silent canaries count, and how long a host's condition holds.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     silent_row: int = 2  # as many as take a replica out; one may be lost on the way
     holds_s: float = 180.0  # platforms repeat a condition each minute: two may be lost
@@ -60,7 +63,10 @@ class _Silence:
 
 
 class HostConditionDetector:
-    """Holds the silence of replicas against what platforms say of their hosts."""
+    """Finds hosts that are not ready or leaving, and have a replica whose canaries get no answer.
+
+    Keeps the conditions of hosts that are not ready, and rows of silent canaries per replica.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (HostConditionSeen, CanaryAnswered)
 
@@ -72,7 +78,11 @@ class HostConditionDetector:
         self._pace = Pace()
 
     def take(self, fact: HostConditionSeen | CanaryAnswered, now: int) -> Sequence[Evidence]:
-        """Take a host's condition or a canary; return a sign for a silent replica's host."""
+        """Take a host's condition (stored only) or a canary; return a sign about the host.
+
+        ``HOST_NOT_READY``, or ``HOST_LEAVING`` if not even the health page answers. Neither a
+        condition nor a silence alone is a sign.
+        """
         if isinstance(fact, HostConditionSeen):
             self._note(fact, now)
             return NOTHING
@@ -83,7 +93,7 @@ class HostConditionDetector:
         return (found,) if found is not None else NOTHING
 
     def forget(self, replica: str) -> None:
-        """Drop what is recorded of a replica that left the fleet."""
+        """Drop the row of silent canaries of a replica; conditions of hosts stay."""
         self._silent.pop(replica, None)
 
     def _note(self, fact: HostConditionSeen, now: int) -> None:

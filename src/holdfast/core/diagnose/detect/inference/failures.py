@@ -27,7 +27,10 @@ _SOURCE: Final = "engine"
 
 @dataclass(slots=True, frozen=True)
 class InferenceConfig:
-    """How many inferences must fail inside a server, and which share, to be a sign."""
+    """Settings: how many inferences must fail inside a server in a minute, and which share.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     failures_min: int = 5  # in a minute: one bad request that is sent again is fewer
     share_min: float = 0.2  # of what ended, as of users' requests
@@ -39,7 +42,10 @@ class InferenceConfig:
 
 
 class InferenceFailureDetector:
-    """Watches what inference servers count, and finds replicas whose inferences fail."""
+    """Finds replicas whose inference server counts many failed executions in the last minute.
+
+    Keeps a window of counts per replica.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (InferencesSeen, ProcessEnded)
 
@@ -50,7 +56,10 @@ class InferenceFailureDetector:
         self._pace = Pace()
 
     def take(self, fact: InferencesSeen | ProcessEnded, now: int) -> Sequence[Evidence]:
-        """Take a server's counts or the end of its process; return failing inferences."""
+        """Take a server's counts or a process end; return ``INFERENCES_FAIL`` if many failed.
+
+        An end drops the replica's counts.
+        """
         if isinstance(fact, ProcessEnded):
             self.forget(fact.replica)
             return NOTHING

@@ -18,7 +18,10 @@ _GROWING: Final = ("successes", "failures", "inferences", "executions", "queue_s
 
 @dataclass(slots=True, frozen=True)
 class InferenceFigures:
-    """What an inference server did with one model lately; ``None`` = unknown or nothing ended."""
+    """What an inference server did with one model in the last minute; a record for one replica.
+
+    ``None``: unknown, or nothing to take a mean of.
+    """
 
     span_s: float
     successes: int | None = None
@@ -29,7 +32,7 @@ class InferenceFigures:
 
     @property
     def failed_share(self) -> float | None:
-        """The share of what ended that failed; None where nothing ended."""
+        """Failed requests as a share of ended ones, 0 to 1; None if none ended or it is unknown."""
         if self.successes is None or self.failures is None:
             return None
         ended = self.successes + self.failures
@@ -37,14 +40,14 @@ class InferenceFigures:
 
     @property
     def ended_s(self) -> float | None:
-        """Requests that ended, in a second."""
+        """Requests that ended, well or failed, per second; None if neither count is known."""
         if self.successes is None and self.failures is None:
             return None
         return ((self.successes or 0) + (self.failures or 0)) / self.span_s
 
 
 class InferenceWindow:
-    """The counts of one replica in the last minute."""
+    """Keeps the counts of one replica's server over the last minute, to compute figures from."""
 
     __slots__ = ("_looks",)
 
@@ -53,16 +56,19 @@ class InferenceWindow:
 
     @property
     def last(self) -> InferencesSeen | None:
-        """The latest counts; None before the first."""
+        """The latest counts, since the server's start; None before the first."""
         return self._looks[-1][1] if self._looks else None
 
     @property
     def at(self) -> int | None:
-        """When the latest counts were seen; None before the first."""
+        """When the latest counts were added (core time, ns); None before the first."""
         return self._looks[-1][0] if self._looks else None
 
     def add(self, fact: InferencesSeen, now: int) -> None:
-        """Add the counts of one look; those of a process that has ended are dropped."""
+        """Add the counts of one look; older ones leave after a minute.
+
+        A counter that fell means a new process: all earlier looks are dropped.
+        """
         # Against all of them: a look that told nothing may stand between two processes.
         if any(_began_anew(old, fact) for _, old in self._looks):
             self._looks.clear()
@@ -71,7 +77,7 @@ class InferenceWindow:
             self._looks.popleft()
 
     def figures(self) -> InferenceFigures | None:
-        """What was done between the oldest and the newest look; None before the second."""
+        """Return what was done between the oldest and the newest look; None before the second."""
         if len(self._looks) < 2:
             return None
         (began, old), (ended, new) = self._looks[0], self._looks[-1]

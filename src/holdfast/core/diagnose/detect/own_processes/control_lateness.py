@@ -28,7 +28,10 @@ _PAUSES_MAX: Final = 10_000  # in one window; the oldest goes first
 
 @dataclass(slots=True, frozen=True)
 class ControlLatenessConfig:
-    """Which pauses of control's own loop count, and how much of them is a sign."""
+    """Settings: which pauses of control's own loop count, and how many seconds are a sign.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     pause_s: float = 0.5  # shorter ones are a busy machine: a canary has seconds
     window_s: float = 30.0  # half a dozen canaries of each replica
@@ -49,7 +52,10 @@ class ControlLatenessConfig:
 
 
 class ControlLatenessDetector:
-    """Adds up the pauses of control's loop over the last half minute."""
+    """Finds a control whose own event loop stood still too much in the last half minute.
+
+    Keeps the pauses of half a second and more; it is about control, not about replicas.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (ControlLate,)
 
@@ -60,7 +66,10 @@ class ControlLatenessDetector:
         self._pace = Pace()
 
     def take(self, fact: ControlLate, now: int) -> Sequence[Evidence]:
-        """Take one late tick of control's loop; return the sign where they add up to too much."""
+        """Take one late tick of control's loop; return ``CONTROL_LATE`` if pauses add up.
+
+        By default two or more pauses with 8 s in sum within 30 s; one pause is never enough.
+        """
         config = self._config
         if fact.late_s < config.pause_s:
             return NOTHING

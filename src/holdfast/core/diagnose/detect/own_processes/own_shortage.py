@@ -25,7 +25,10 @@ _REPORTS_MAX: Final = 10_000  # in one window; the oldest goes first
 
 @dataclass(slots=True, frozen=True)
 class OwnShortageConfig:
-    """How often a process must lack something, within which time, for a sign."""
+    """Settings: how often a process of Holdfast must lack a resource, in which time, for a sign.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     window_s: float = 30.0  # a shortage that lasts is told in every second of it
     count_min: int = 3  # one or two are a burst, and the next try went through
@@ -39,7 +42,10 @@ class OwnShortageConfig:
 
 
 class OwnShortageDetector:
-    """Adds up what the processes of Holdfast lacked over the last half minute."""
+    """Finds processes of Holdfast that lack descriptors, memory or ports again and again.
+
+    Keeps the reports of all its processes of the last half minute.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (OwnShortage,)
 
@@ -50,7 +56,11 @@ class OwnShortageDetector:
         self._pace = Pace()
 
     def take(self, fact: OwnShortage, now: int) -> Sequence[Evidence]:
-        """Take one report; return the sign where the last ones add up to enough."""
+        """Take one report; return ``OWN_SHORTAGE`` if this process lacked this resource often.
+
+        By default three times in 30 s. The sign is about the fleet, and repeated at most every 30 s
+        for all processes together.
+        """
         config = self._config
         self._reports.append((now, fact))
         while now - self._reports[0][0] >= self._window:

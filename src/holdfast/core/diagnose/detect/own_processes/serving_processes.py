@@ -33,7 +33,10 @@ _WORDS: Final = {
 
 @dataclass(slots=True, frozen=True)
 class ServingProcessConfig:
-    """How long a gateway process must stand still to be a sign, where it was not replaced."""
+    """Settings: how long a process that was not replaced must stand still to be a sign.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     late_s: float = 10.0  # late and running: shorter ones are a busy machine, `status` shows them
     frozen_s: float = 10.0  # stopped and not replaced: the supervisor would have acted after 3
@@ -46,7 +49,10 @@ class ServingProcessConfig:
 
 
 class ServingProcessDetector:
-    """Reads what the supervisor says of gateway processes and control."""
+    """Finds gateways, controls and supervisors that were frozen, and gateways that are late.
+
+    Keeps only when each sign was last reported.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (ServingProcessFrozen,)
 
@@ -55,7 +61,11 @@ class ServingProcessDetector:
         self._pace = Pace()
 
     def take(self, fact: ServingProcessFrozen, now: int) -> Sequence[Evidence]:
-        """Take what became of one process; return a sign where it stood still for too long."""
+        """Take what was seen of one process; return a sign if it stood still for too long.
+
+        A process that the supervisor replaced is a sign at once. A late control or supervisor is
+        none here.
+        """
         sign = self._sign(fact)
         if sign is None:
             return NOTHING

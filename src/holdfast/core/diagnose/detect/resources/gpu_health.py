@@ -36,7 +36,10 @@ _SLOWED: Final = frozenset({THERMAL, POWER_BRAKE, HARDWARE})
 
 @dataclass(slots=True, frozen=True)
 class GpuHealthConfig:
-    """For how long a GPU may be hot or slowed, and where hot begins."""
+    """Settings: from which heat on a GPU is hot, and how long it may be hot or slowed.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     hot_c: float = 85.0  # where a board does not tell its own bound; most slow down from 87 on
     lasts_s: float = 120.0  # a burst heats a board for seconds; a fan takes a minute to follow
@@ -69,7 +72,11 @@ class _Book:
 
 
 class GpuHealthDetector:
-    """Reads the figures of GPUs and reports signs about the replicas that run on them."""
+    """Finds GPUs that are hot, slowed, limited in power or have bad memory.
+
+    Keeps recent looks at each GPU. The sign is given for each known replica on it, else for its
+    host.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (GpuSeen,)
 
@@ -83,7 +90,11 @@ class GpuHealthDetector:
         self.refused = 0
 
     def take(self, fact: GpuSeen, now: int) -> Sequence[Evidence]:
-        """Take the figures of one GPU; return signs where something is wrong, and lasts."""
+        """Take the figures of one GPU; return its signs, once for each known replica on it.
+
+        New memory errors and bad rows are signs at once; heat, slowdown and a lowered power limit
+        only after two minutes.
+        """
         key = (fact.host, fact.gpu)
         book = self._books.get(key)
         if book is None:

@@ -29,7 +29,10 @@ _DEVICES_MAX: Final = 64
 
 @dataclass(slots=True, frozen=True)
 class GpuIdleConfig:
-    """What counts as an idle GPU, and for how long requests must wait beside it."""
+    """Settings: what counts as an idle GPU, and for how long requests must wait beside it.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     idle: float = 0.05  # share of the time with work; a driver's own work is below it
     lasts_s: float = 60.0  # six looks of a driver: chance does not put all of them into pauses
@@ -70,7 +73,10 @@ class _Spell:
 
 
 class GpuIdleDetector:
-    """Holds the load of GPUs against the queues of the replicas on them."""
+    """Finds ready replicas whose GPUs all do nothing while requests wait for them.
+
+    Keeps since when each GPU is idle, and since when requests wait in engines and for models.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (GpuSeen, LoadSeen, QueueSeen, StateChanged, ProcessEnded)
 
@@ -89,7 +95,10 @@ class GpuIdleDetector:
     def take(
         self, fact: GpuSeen | LoadSeen | QueueSeen | StateChanged | ProcessEnded, now: int
     ) -> Sequence[Evidence]:
-        """Take one fact of a GPU, an engine, a queue or a state; return signs of idle GPUs."""
+        """Take one fact of a GPU, an engine, a queue, a state or an end; return ``GPU_IDLE`` signs.
+
+        Only a look at a GPU can return any, after a minute of both; the others are stored.
+        """
         if isinstance(fact, GpuSeen):
             return self._look(fact, now)
         if isinstance(fact, QueueSeen):
@@ -109,7 +118,7 @@ class GpuIdleDetector:
         return NOTHING
 
     def forget(self, replica: str) -> None:
-        """Drop what was seen of a replica that is gone or has a new process."""
+        """Drop what was seen of a replica; an end of its process does the same."""
         for kept in (self._idle, self._engine, self._waiting):
             kept.pop(replica, None)
         self._ready.discard(replica)

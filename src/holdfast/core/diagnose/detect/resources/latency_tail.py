@@ -33,7 +33,10 @@ _MOST: Final = 0.8  # of the tail on one replica, of several, that makes it that
 
 @dataclass(slots=True, frozen=True)
 class LatencyTailConfig:
-    """How long the slowest requests of a model may take, compared with its median."""
+    """Settings: how long the slowest hundredth of first tokens may take against the median.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     factor: float = 10.0  # times the median, one in a hundred: load alone makes three or four
     median_max: float = 1.5  # times the usual wait: above it the model is slow as a whole
@@ -63,7 +66,10 @@ class _Book:
 
 
 class LatencyTailDetector:
-    """Compares the slowest first tokens of each model with its median."""
+    """Finds models where one in a hundred users waits ten times the median for a first token.
+
+    Keeps five minutes of waits per model.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (AttemptsSeen,)
 
@@ -76,7 +82,11 @@ class LatencyTailDetector:
         self._pace = Pace()
 
     def take(self, fact: AttemptsSeen, now: int) -> Sequence[Evidence]:
-        """Take users' waits on one replica; return a sign where their model has a long tail."""
+        """Take users' waits on one replica; return ``LATENCY_TAIL`` if its model has a long tail.
+
+        About the replica that has most of the long waits, else about the model. Judges each model
+        every ten seconds, and only with 300 waits.
+        """
         known = self._census.replicas.get(fact.replica)
         if known is None or not fact.waits:
             return NOTHING

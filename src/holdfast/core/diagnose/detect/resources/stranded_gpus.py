@@ -19,7 +19,10 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class StrandedGpusConfig:
-    """For how long a replica must wait before free GPUs that are no use to it are reported."""
+    """Settings: how long a replica must wait before stranded GPUs are reported.
+
+    Checked when built: raises ``ConfigError``.
+    """
 
     waited_s: float = 120.0  # a replica that ends elsewhere gives its GPUs back by then
 
@@ -29,7 +32,10 @@ class StrandedGpusConfig:
 
 
 class StrandedGpusDetector:
-    """Compares the GPUs that waiting replicas need with those that are free on each host."""
+    """Finds models whose replica would fit into all free GPUs together, and into no one host's.
+
+    Keeps no figures of its own: free GPUs come from the registry's hosts.
+    """
 
     reads: ClassVar[tuple[type, ...]] = (ReplicasWanted,)
 
@@ -39,10 +45,10 @@ class StrandedGpusDetector:
         self._pace = Pace()
 
     def take(self, fact: ReplicasWanted, now: int) -> Sequence[Evidence]:
-        """Take replicas that wait to be placed.
+        """Take replicas that wait to be placed; return ``GPUS_STRANDED`` about their model.
 
-        Return a sign if GPUs are free, but on no host enough. The free GPUs of all hosts together
-        must suffice for one replica.
+        Only if the free GPUs of all hosts suffice for one replica and those of no host do; nothing
+        while the need is unknown.
         """
         hosts = self._census.hosts.values()
         free = [host.gpus_free for host in hosts if host.gpus_free]
