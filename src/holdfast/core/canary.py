@@ -63,7 +63,7 @@ class CanaryVerdict(StrEnum):
 
     @property
     def computed(self) -> bool:
-        """Whether the engine, as far as is known, worked on it and so spent tokens."""
+        """Whether the engine may have spent tokens on it; false if refused or not trusted."""
         return self not in _NOT_COMPUTED
 
     @property
@@ -138,7 +138,7 @@ _NUMERIC: Final = (Shape.EMBEDDING, Shape.INFER)
 
 @dataclass(slots=True, frozen=True)
 class CanaryConfig:
-    """What canaries of a model ask, how answers are compared, and what they may cost.
+    """Settings of one model's canaries: what they ask, how answers are compared, their cost.
 
     Answers must match ``expect``, or are learned where it is empty; one is slow from a multiple of
     the replica's own median latency on. Checked when built: raises ``ConfigError``.

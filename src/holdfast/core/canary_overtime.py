@@ -35,7 +35,7 @@ class BodyPieces:
 
     @property
     def flow(self) -> "PieceFlow":
-        """How the pieces come: steady, far apart, stopped, too few to tell, or none."""
+        """Return the ``PieceFlow`` these times show: steady, apart, stopped, too few, none."""
         if not self.began:
             return PieceFlow.NONE
         if self.gap_s >= APART_S:

@@ -26,7 +26,10 @@ DEVICES_MAX: Final = 64  # of one host, or of one replica
 
 @dataclass(slots=True, frozen=True)
 class GpuDevice:
-    """One GPU, or one slice of it, as a driver, an exporter or a platform reports it."""
+    """Figures now of one GPU, or one slice of it, as a driver, exporter or platform reports them.
+
+    ``None``: unknown, neither zero nor full.
+    """
 
     id: str  # the driver's UUID; where nobody tells it, the index
     index: int | None = None  # as the host counts
@@ -57,7 +60,7 @@ class GpuDevice:
 
     @property
     def label(self) -> str:
-        """How people call it: by its index, or else by its id."""
+        """Return its name for people: ``GPU`` and its index, or its id without one."""
         return f"GPU {self.id if self.index is None else self.index}"
 
 

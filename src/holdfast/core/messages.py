@@ -135,10 +135,10 @@ class Quiet:
 
 @dataclass(slots=True)
 class ReplicaHalted:
-    """Control found that requests on a replica will not be answered, or asks to empty it.
+    """Event for a gateway's flow: control found that a replica will not answer, or empties it.
 
-    Those of which the client has seen nothing are sent elsewhere, as fast as the retry budget
-    allows. The driver itself ends the streams that have begun.
+    Requests of which the client has seen nothing are sent elsewhere, as fast as the retry budget
+    allows; the driver itself ends the streams that have begun.
     """
 
     model: str
@@ -412,7 +412,7 @@ class Exited:
 
 @dataclass(slots=True)
 class Frozen:
-    """The platform reported that a replica's process is stopped, or that it runs again."""
+    """Event for the fleet: a replica's process was stopped by a signal, or runs again (false)."""
 
     replica_id: str
     frozen: bool
@@ -420,17 +420,17 @@ class Frozen:
 
 @dataclass(slots=True)
 class EngineLoads:
-    """Engines reported their load: whether requests wait there, how full their KV caches are."""
+    """Event for the fleet: load figures of several engines, one ``LoadReported`` each."""
 
     loads: tuple[LoadReported, ...]
 
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """What a replica holds of its GPUs, as a share of what it could have there.
+    """Event for the fleet: what a replica holds of its GPUs' memory, as a share.
 
-    Told only of engines whose device memory goes with their work: one that takes its memory at the
-    start would look full for ever.
+    The share is of what it could hold there. Told only of engines whose device memory goes with
+    their work: one that takes its memory at the start would look full for ever.
     """
 
     replica_id: str

@@ -195,7 +195,10 @@ class QuantileSketch(_Range):
         self._high = max(self._high, other._high)
 
     def to_dict(self) -> dict[str, object]:
-        """The sketch as plain data; the order of the samples does not matter."""
+        """Return the sketch as plain data for JSON: settings, count, range and bins, no samples.
+
+        ``from_dict`` makes an equal sketch of it.
+        """
         return {
             "relative_accuracy": self.relative_accuracy,
             "bins_max": self.bins_max,
@@ -295,7 +298,7 @@ class Moments(_Range):
         self._high = max(self._high, value)
 
     def merge(self, other: "Moments") -> None:
-        """Add the samples of another; ``other`` is unchanged."""
+        """Add the samples of another, as if all had come here; ``other`` is unchanged."""
         if other.count == 0:
             return
         count = self.count + other.count
@@ -346,7 +349,7 @@ class RateWindow:
         self._total += n
 
     def total(self, now: int) -> int:
-        """How many were counted in the span that ends at ``now``."""
+        """Return how many events were counted in the span that ends at ``now`` (no rate)."""
         if now >= self._end:
             self._advance(now // self._width)
         return self._total
