@@ -43,12 +43,12 @@ class CanaryVerdict(StrEnum):
 
     @property
     def answered(self) -> bool:
-        """Whether an answer came and was judged, right or wrong."""
+        """Whether an answer came and was judged: right, right but late, or wrong."""
         return self in _ANSWERED
 
     @property
     def failed(self) -> bool:
-        """Whether no answer came and that counts against the replica."""
+        """Whether it counts against the replica as no answer: an error, refused, or timed out."""
         return self in _FAILED
 
     @property
@@ -63,7 +63,7 @@ class CanaryVerdict(StrEnum):
 
     @property
     def computed(self) -> bool:
-        """Whether the engine, as far as is known, worked on it and so spent tokens."""
+        """Whether the engine may have spent tokens on it; false if refused or not trusted."""
         return self not in _NOT_COMPUTED
 
     @property
@@ -72,7 +72,7 @@ class CanaryVerdict(StrEnum):
         return self in _FAILED and self is not CanaryVerdict.TIMEOUT
 
     def with_lateness(self, *, slow: bool) -> "CanaryVerdict":
-        """This verdict once lateness is judged: a right answer that came late is ``SLOW``."""
+        """Return ``SLOW`` for a ``PASS`` if ``slow``; every other verdict as it is."""
         return CanaryVerdict.SLOW if slow and self is CanaryVerdict.PASS else self
 
 
@@ -138,7 +138,7 @@ _NUMERIC: Final = (Shape.EMBEDDING, Shape.INFER)
 
 @dataclass(slots=True, frozen=True)
 class CanaryConfig:
-    """What canaries of a model ask, how answers are compared, and what they may cost.
+    """Settings of one model's canaries: what they ask, how answers are compared, their cost.
 
     Answers must match ``expect``, or are learned where it is empty; one is slow from a multiple of
     the replica's own median latency on. Checked when built: raises ``ConfigError``.
@@ -190,7 +190,10 @@ class CanaryConfig:
 
     @property
     def billed(self) -> bool:
-        """Whether canaries keep to their share of the tokens even where a slot is free."""
+        """Whether canaries keep to their share of users' tokens even where a slot is free.
+
+        As ``cost`` says; where it is not set, true for the paths of images, audio and video.
+        """
         if self.cost is None:
             return self.path is not None and self.path.startswith(_COSTLY_PATHS)
         return self.cost is CanaryCost.BILLED
@@ -229,7 +232,10 @@ class CanaryConfig:
 
     @property
     def question(self) -> str:
-        """A digest of what is asked; answers and latencies compare only within an equal one."""
+        """Return a hex digest of what is asked: shape, prompt, tokens, path and body.
+
+        Answers and latencies compare only within an equal one.
+        """
         asked = (self.shape, self.prompt, self.tokens, self.path, self.body)
         return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
@@ -244,9 +250,9 @@ def _is_json(text: str) -> bool:
 
 @dataclass(slots=True, frozen=True)
 class Said:
-    """One complete answer to a canary, as text, vector or tensors.
+    """One complete answer to a canary, as text, vector or tensors, with the tokens it cost.
 
-    Never logged, as it quotes the model.
+    It is not judged yet, save by the user's own check. Never logged, as it quotes the model.
     """
 
     text: str | None = None
@@ -260,7 +266,10 @@ class Said:
 
 @dataclass(slots=True, frozen=True)
 class AnswerKey:
-    """The replicas that share canary answers: same model, revision, engine and precision."""
+    """The key of learned canary answers: replicas with an equal one must answer alike.
+
+    Model, revision, engine and precision; not the question.
+    """
 
     model: str
     revision: str

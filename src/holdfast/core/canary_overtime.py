@@ -35,7 +35,7 @@ class BodyPieces:
 
     @property
     def flow(self) -> "PieceFlow":
-        """How the pieces come: steady, far apart, stopped, too few to tell, or none."""
+        """Return the ``PieceFlow`` these times show: steady, apart, stopped, too few, none."""
         if not self.began:
             return PieceFlow.NONE
         if self.gap_s >= APART_S:
@@ -59,10 +59,11 @@ _CLEAR: Final = (PieceFlow.STEADY, PieceFlow.APART)
 
 
 def overtime(pieces: BodyPieces, waited: int, longest: int, *, unhurried: bool = False) -> int:
-    """How much longer to wait for an answer that is overdue, in nanoseconds; 0: it ends now.
+    """Return how many ns longer to wait for a canary's overdue answer; 0: end it now.
 
-    ``waited`` and ``longest`` count from the question. To be asked again when that time is over,
-    and when a piece comes. ``unhurried``: nobody waits for the verdict, so that silence may last.
+    ``waited`` and ``longest`` (ns) count from the question. Ask again when that time is over and
+    when a piece comes. ``unhurried``: nobody waits for the verdict, so that silence may last up to
+    ``longest``.
     """
     if pieces.flow in _CLEAR:
         return 0

@@ -15,7 +15,7 @@ from typing import Final
 
 
 class Outcome(StrEnum):
-    """What the end of one attempt means for its replica."""
+    """What the end of one attempt means for its replica: only ``FAILURE`` counts against it."""
 
     SUCCESS = "success"
     FAILURE = "failure"  # counts against the replica
@@ -33,7 +33,7 @@ class Class(StrEnum):
 
 
 class Kind(StrEnum):
-    """What was observed when an attempt did not succeed."""
+    """What was observed when an attempt, a canary or a process did not end well."""
 
     REFUSED = "refused"  # nobody listens: the strongest failure there is
     CONNECT_TIMEOUT = "connect_timeout"
@@ -60,7 +60,10 @@ class Kind(StrEnum):
 
 
 class Cause(StrEnum):
-    """The cause of an incident. Signs, consequences and fixes are in ``core.diagnose``."""
+    """What is behind an incident, as diagnosis names it; each belongs to one failure class.
+
+    Signs, consequences and fixes of each are in ``core.diagnose``.
+    """
 
     # loading
     LOAD_FAILED = "load_failed"  # the model is missing, damaged or refused
@@ -126,7 +129,11 @@ class Cause(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class KindMeaning:
-    """How a kind of failure is treated: outcome for the replica, retry, continuation, proof."""
+    """How the flow treats one kind of failure; ``MEANINGS`` has one for each ``Kind``. Constant.
+
+    It says the outcome for the replica, whether to retry or to continue elsewhere, its failure
+    class, and whether it proves the replica bad whatever was asked.
+    """
 
     outcome: Outcome
     retryable: bool  # another replica may do better; the budget still has to agree

@@ -26,7 +26,10 @@ DEVICES_MAX: Final = 64  # of one host, or of one replica
 
 @dataclass(slots=True, frozen=True)
 class GpuDevice:
-    """One GPU, or one slice of it, as a driver, an exporter or a platform reports it."""
+    """Figures now of one GPU, or one slice of it, as a driver, exporter or platform reports them.
+
+    ``None``: unknown, neither zero nor full.
+    """
 
     id: str  # the driver's UUID; where nobody tells it, the index
     index: int | None = None  # as the host counts
@@ -57,13 +60,16 @@ class GpuDevice:
 
     @property
     def label(self) -> str:
-        """How people call it: by its index, or else by its id."""
+        """Return its name for people: ``GPU`` and its index, or its id without one."""
         return f"GPU {self.id if self.index is None else self.index}"
 
 
 @dataclass(slots=True, frozen=True)
 class GpuUse:
-    """What one replica, or one host, has of GPUs: their figures taken together."""
+    """Figures now of the GPUs of one replica, or of one host, taken together; ``None``: unknown.
+
+    ``held_bytes`` is what this replica itself has taken, ``memory_used_bytes`` what anybody has.
+    """
 
     count: int
     memory_used_bytes: int | None = None  # on these devices, by whomever
@@ -82,11 +88,11 @@ class GpuUse:
 
 
 def use_of(devices: Sequence[GpuDevice], held: Sequence[int | None] | None = None) -> GpuUse | None:
-    """The figures of several devices taken together; None where there is no device.
+    """Return the ``GpuUse`` of several devices taken together; ``None`` where there is no device.
 
-    ``held`` is what the replica has taken on each device; None: nobody knows. Sums and means are
+    ``held`` is the bytes that the replica has taken on each; ``None``: unknown. Sums and means are
     over the devices that tell a value, memory only where all of them do: a part of it beside the
-    whole would look like room.
+    whole would look like room. At most 64 devices count.
     """
     devices = devices[:DEVICES_MAX]
     if not devices:
@@ -117,9 +123,9 @@ def use_of(devices: Sequence[GpuDevice], held: Sequence[int | None] | None = Non
 
 
 def device_faults(device: GpuDevice) -> Iterable[str]:
-    """What is wrong with a device at this moment, a short text for each; nothing if it is well.
+    """Yield a short text for each thing that is wrong with a device now; nothing if it is well.
 
-    A power cap alone is no fault.
+    A fatal Xid, a memory row that is bad, being slowed. A power cap alone is no fault.
     """
     if device.xid is not None and device.xid_fatal:
         yield f"{device.label}: Xid {device.xid}"

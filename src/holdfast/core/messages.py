@@ -67,7 +67,10 @@ Measured = tuple[tuple[str, float], ...]  # statistics of one answer: name and v
 
 @dataclass(slots=True)
 class FirstContent:
-    """An attempt delivered its first content; from here on the client may have seen text."""
+    """Event for a gateway's flow: an attempt delivered its first content.
+
+    From here on the client may have seen text, so the request is not simply sent anew elsewhere.
+    """
 
     request_id: RequestId
     attempt: int
@@ -75,7 +78,11 @@ class FirstContent:
 
 @dataclass(slots=True)
 class Ended:
-    """An attempt ended; ``kind`` is ``None`` for a complete, well-formed answer."""
+    """Event for a gateway's flow: one attempt of a request ended, well or badly.
+
+    ``kind`` is ``None`` for a complete, well-formed answer, else what was seen of the failure. The
+    request itself may go on with another attempt.
+    """
 
     request_id: RequestId
     attempt: int
@@ -90,7 +97,10 @@ class Ended:
 
 @dataclass(slots=True)
 class Answered:
-    """An attempt delivered a complete answer in one piece: its first content and its end."""
+    """Event for a gateway's flow: an attempt delivered a complete answer in one piece.
+
+    It stands for ``FirstContent`` and an ``Ended`` without failure.
+    """
 
     request_id: RequestId
     attempt: int
@@ -102,7 +112,10 @@ class Answered:
 
 @dataclass(slots=True)
 class Silent:
-    """A stream sent nothing for ``silence_max``, the time that its dispatch allowed."""
+    """Event for a gateway's flow: a stream sent nothing for ``silence_max`` of its ``Dispatch``.
+
+    The attempt has not ended by itself; ``tokens`` is what it had delivered.
+    """
 
     request_id: RequestId
     attempt: int
@@ -111,7 +124,10 @@ class Silent:
 
 @dataclass(slots=True)
 class Quiet:
-    """A stream paused for long, though not yet for ``silence_max``: its replica is in doubt."""
+    """Event for a gateway's flow: a stream pauses for long, though not yet for ``silence_max``.
+
+    The attempt goes on; its replica is in doubt.
+    """
 
     request_id: RequestId
     attempt: int
@@ -119,10 +135,10 @@ class Quiet:
 
 @dataclass(slots=True)
 class ReplicaHalted:
-    """Control found that requests on a replica will not be answered, or asks to empty it.
+    """Event for a gateway's flow: control found that a replica will not answer, or empties it.
 
-    Those of which the client has seen nothing are sent elsewhere, as fast as the retry budget
-    allows. The driver itself ends the streams that have begun.
+    Requests of which the client has seen nothing are sent elsewhere, as fast as the retry budget
+    allows; the driver itself ends the streams that have begun.
     """
 
     model: str
@@ -132,14 +148,14 @@ class ReplicaHalted:
 
 @dataclass(slots=True)
 class ClientGone:
-    """The client closed its connection, so that its answer is not needed any more."""
+    """Event for a gateway's flow: the client closed its connection, so its answer is not needed."""
 
     request_id: RequestId
 
 
 @dataclass(slots=True)
 class Spent:
-    """A tenant's request, already finished, used so many tokens more than it was charged.
+    """Event for a gateway's flow: a finished request used so many tokens more than was charged.
 
     A client that leaves amid a stream has got what was sent until then: only the driver knows how
     much, once it has aborted the attempt. Below zero: it used fewer.
@@ -158,7 +174,11 @@ class ViewChanged:
 
 @dataclass(slots=True)
 class LoadReported:
-    """An engine reported its load; ``None`` means that it did not say."""
+    """An engine's own load figures at this moment, for one (replica, model); an event for the flow.
+
+    Tokens in its work, requests waiting, and the used share (0 to 1) of its KV cache; ``None``: it
+    did not say.
+    """
 
     model: str
     replica_id: str
@@ -181,7 +201,10 @@ class Leased:
 
 @dataclass(slots=True)
 class Tick:
-    """Time passed; all timers depend on it. Drivers send one every few milliseconds."""
+    """Event for the flow and for the fleet: time passed; all timers depend on it.
+
+    It has no fields, as the time comes beside each event. Drivers send one every few milliseconds.
+    """
 
 
 FlowEvent = (
@@ -206,7 +229,11 @@ FlowEvent = (
 
 @dataclass(slots=True)
 class Dispatch:
-    """Send a request to a replica; the driver reports FirstContent, Silent and Ended for it."""
+    """Action of the flow: send one attempt of a request to a replica.
+
+    The driver then reports ``FirstContent``, ``Silent`` and ``Ended`` for this attempt (or
+    ``Answered``).
+    """
 
     request: Request
     model: str  # the model that serves it: another than asked for when degraded
@@ -276,7 +303,11 @@ class Report:
 
 @dataclass(slots=True, frozen=True)
 class Tally:
-    """What one gateway counted of one replica since its last summary."""
+    """What one gateway counted of one (replica, model) since its last summary.
+
+    Counts of attempts that ended and of tokens, samples of answers' statistics; ``inflight`` alone
+    is the number at this moment. Not a running total.
+    """
 
     model: str
     replica_id: str
@@ -346,7 +377,11 @@ class Left:
 
 @dataclass(slots=True)
 class Phase:
-    """The platform reported how far a replica's start is: launched, loading, or loaded."""
+    """Event for the fleet: the platform reported how far a replica's start is.
+
+    ``phase`` is ``STARTING`` (launched), ``LOADING`` or ``WARMING`` (loaded, not yet proven by a
+    canary).
+    """
 
     replica_id: str
     phase: State  # STARTING, LOADING or WARMING
@@ -354,7 +389,10 @@ class Phase:
 
 @dataclass(slots=True)
 class Queued:
-    """A replica cannot be started yet: it waits for hardware, which is no part of its loading."""
+    """Event for the fleet: a replica cannot be started yet, as it waits for hardware.
+
+    That wait does not count as time of loading.
+    """
 
     replica_id: str
     reason: str  # for people: what it waits for
@@ -374,7 +412,7 @@ class Exited:
 
 @dataclass(slots=True)
 class Frozen:
-    """The platform reported that a replica's process is stopped, or that it runs again."""
+    """Event for the fleet: a replica's process was stopped by a signal, or runs again (false)."""
 
     replica_id: str
     frozen: bool
@@ -382,17 +420,17 @@ class Frozen:
 
 @dataclass(slots=True)
 class EngineLoads:
-    """Engines reported their load: whether requests wait there, how full their KV caches are."""
+    """Event for the fleet: load figures of several engines, one ``LoadReported`` each."""
 
     loads: tuple[LoadReported, ...]
 
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """What a replica holds of its GPUs, as a share of what it could have there.
+    """Event for the fleet: what a replica holds of its GPUs' memory, as a share.
 
-    Told only of engines whose device memory goes with their work: one that takes its memory at the
-    start would look full for ever.
+    The share is of what it could hold there. Told only of engines whose device memory goes with
+    their work: one that takes its memory at the start would look full for ever.
     """
 
     replica_id: str
@@ -401,7 +439,7 @@ class DeviceMemory:
 
 @dataclass(slots=True)
 class SpotNotice:
-    """The platform announced that it will take the host of a replica away."""
+    """Event for the fleet: the platform will take the host of a replica away, in ``lead`` ns."""
 
     replica_id: str
     lead: int
@@ -437,7 +475,7 @@ class CanaryResult:
 
 @dataclass(slots=True)
 class Seen:
-    """A gateway sent its reports and summaries of users' requests."""
+    """Event for the fleet: one gateway sent its reports and summaries of users' requests."""
 
     actions: tuple[Report | Summary, ...]
     gateway: str = ""  # who saw it; in-flight counts are kept for each
@@ -478,10 +516,10 @@ class UndrainAsked:
 
 @dataclass(slots=True)
 class TakeOutAsked:
-    """An incident asked to send a replica no more work, or took that back (``out`` false).
+    """Event for the fleet: send a replica no more work, or (``out`` false) take that back.
 
-    It holds whatever canaries say, within the bound of the pool, until a new process starts or the
-    request is taken back.
+    Asked for by an incident. It holds whatever canaries say, within the bound of the pool, until a
+    new process starts or the request is taken back. Stops nothing.
     """
 
     replica_id: str
@@ -525,7 +563,10 @@ FleetEvent = (
 
 @dataclass(slots=True)
 class RunCanary:
-    """Ask a replica its canary's question as a user would; the driver reports CanaryResult."""
+    """Action of the fleet: ask a replica its canary's question, as a user would.
+
+    The driver reports a ``CanaryResult`` for it, with the same ``incarnation``.
+    """
 
     replica_id: str
     model: str
@@ -554,7 +595,10 @@ class Stop:
 
 @dataclass(slots=True)
 class HurryCanary:
-    """Shorten the deadline of the canary under way at a replica; none under way: do nothing."""
+    """Action of the fleet: shorten the deadline of the canary under way at a replica.
+
+    If none is under way, the driver does nothing.
+    """
 
     replica_id: str
     deadline: int  # ns from now
@@ -562,17 +606,18 @@ class HurryCanary:
 
 @dataclass(slots=True)
 class CallBackCanary:
-    """Abort the canary under way at a replica: users need the slot that it holds."""
+    """Action of the fleet: abort the canary under way at a replica, as users need its slot."""
 
     replica_id: str
 
 
 @dataclass(slots=True)
 class Move:
-    """Send elsewhere what still runs at a replica; if ``stalled``, what ``deadlines.stuck`` names.
+    """Action of the fleet: send elsewhere what still runs at a replica; it stops no process.
 
-    Streams that have begun are cut, and reported Ended with kind DRAINED. Requests of which
-    the client has seen nothing are the flow's: it is told ReplicaHalted.
+    With ``stalled`` only what ``deadlines.stuck`` names. Streams that have begun are cut, and
+    reported Ended with kind DRAINED; requests of which the client has seen nothing are the flow's,
+    which is told ReplicaHalted.
     """
 
     model: str
@@ -589,9 +634,10 @@ class Publish:
 
 @dataclass(slots=True)
 class Notice:
-    """A message for people, such as a change of state or a panic; drivers only record it.
+    """Action of the fleet: a message for people, such as a change of state or a panic.
 
-    ``signal`` and ``canaries`` also let diagnosis make facts of it.
+    Drivers only record it; ``signal`` and ``canaries`` also let diagnosis make facts of it. ``at``
+    is ns.
     """
 
     at: int

@@ -25,9 +25,10 @@ _ZERO_BIN: Final = -(2**62)  # so low that gamma to its power underflows to exac
 
 
 class Ewma:
-    """An exponentially weighted mean: each sample weighs half as much per half-life of age.
+    """An exponentially weighted mean, in ``value`` (``None`` before the first sample).
 
-    Weights count samples, not time, so that several samples at one instant all count.
+    Each sample weighs half as much per half-life of age. Weights count samples, not time, so that
+    several samples at one instant all count.
     """
 
     __slots__ = ("_decay", "_last", "_weight", "value")
@@ -57,10 +58,10 @@ class Ewma:
 
 
 class PeakEwma:
-    """A level that rises to a larger sample at once and comes down slowly.
+    """A level, in ``value``, that rises to a larger sample at once and comes down slowly.
 
-    A plain mean needs many slow answers before it admits that a replica became slow; by then they
-    have all been sent there.
+    ``None`` before the first sample. It falls only when a smaller sample comes, by the time passed
+    since the last one.
     """
 
     __slots__ = ("_decay", "_last", "value")
@@ -84,7 +85,7 @@ class PeakEwma:
             self.value = value
 
     def penalise(self, floor: float, now: int) -> None:
-        """Raise the level to at least ``floor``; never lowers it."""
+        """Raise the level to at least ``floor``, also where none is known yet; never lowers it."""
         known = self.value
         if known is None or floor > known:
             self.value = floor
@@ -128,13 +129,16 @@ class QuantileSketch(_Range):
         self.clear()
 
     def clear(self) -> None:
-        """Forget every sample."""
+        """Forget every sample: count 0, no minimum, maximum or quantile."""
         self._bins: dict[int, int] = {}  # bin i holds the samples in (gamma^(i-1), gamma^i]
         self.count = 0
         self._low, self._high = _INFINITE, -_INFINITE
 
     def add(self, value: float, count: int = 1) -> None:
-        """Count ``value``, ``count`` times."""
+        """Count ``value``, ``count`` times; ``ValueError`` if it is not finite.
+
+        A negative value counts as zero.
+        """
         if _SMALLEST < value < _INFINITE:
             index = ceil(log2(value) * self._scale)  # log2: a third of the time of log
         else:
@@ -172,7 +176,10 @@ class QuantileSketch(_Range):
         return min(max(middle, self._low), self._high)
 
     def merge(self, other: "QuantileSketch") -> None:
-        """Add the samples of another sketch of the same accuracy; ``other`` is unchanged."""
+        """Add the samples of another sketch; ``other`` is unchanged.
+
+        Raises ``ValueError`` if its relative accuracy differs.
+        """
         if other.relative_accuracy != self.relative_accuracy:
             raise ValueError(
                 f"cannot merge a sketch of accuracy {other.relative_accuracy} into one of "
@@ -188,7 +195,10 @@ class QuantileSketch(_Range):
         self._high = max(self._high, other._high)
 
     def to_dict(self) -> dict[str, object]:
-        """The sketch as plain data; the order of the samples does not matter."""
+        """Return the sketch as plain data for JSON: settings, count, range and bins, no samples.
+
+        ``from_dict`` makes an equal sketch of it.
+        """
         return {
             "relative_accuracy": self.relative_accuracy,
             "bins_max": self.bins_max,
@@ -219,9 +229,9 @@ class QuantileSketch(_Range):
 
 
 class RecentSketch:
-    """Quantiles of the samples of about the last ``span_s``, by two sketches in turn.
+    """Quantiles of the samples of about the last ``span_s`` (half of it to all of it).
 
-    Forgetting costs a comparison per sample and nothing else: no sample has a time of its own.
+    Two sketches take turns, each for half of the span, so no sample has a time of its own.
     """
 
     __slots__ = ("_half", "_old", "_turn_at", "_young")
@@ -234,13 +244,17 @@ class RecentSketch:
         self._turn_at = 0
 
     def add(self, value: float, now: int) -> None:
-        """Count a sample."""
+        """Count a sample at ``now`` (ns); ``ValueError`` if it is not finite."""
         if now >= self._turn_at:
             self._turn(now)
         self._young.add(value)
 
     def quantile(self, q: float, now: int, samples_min: int = 1) -> float | None:
-        """As ``QuantileSketch.quantile``; ``None`` below ``samples_min`` recent samples too."""
+        """Return the ``q`` quantile of the recent samples; ``None`` if fewer than ``samples_min``.
+
+        Raises ``ValueError`` for a ``q`` outside 0 to 1. Merges both sketches each time: cache it
+        on a hot path.
+        """
         if now >= self._turn_at:
             self._turn(now)
         if self._young.count + self._old.count < samples_min:
@@ -260,7 +274,10 @@ class RecentSketch:
 
 
 class Moments(_Range):
-    """Mean, variance and range of samples in one pass, by Welford's method."""
+    """Count, mean, variance and range of all samples since it was made, by Welford's method.
+
+    No sample is kept and none is forgotten; ``mean`` is 0 before the first.
+    """
 
     __slots__ = ("_squares", "count", "mean")
 
@@ -271,7 +288,7 @@ class Moments(_Range):
         self._low, self._high = _INFINITE, -_INFINITE
 
     def add(self, value: float) -> None:
-        """Take one sample in."""
+        """Take one sample into the figures; ``ValueError`` if it is not finite."""
         _require_finite(value)
         self.count += 1
         distance = value - self.mean
@@ -281,7 +298,7 @@ class Moments(_Range):
         self._high = max(self._high, value)
 
     def merge(self, other: "Moments") -> None:
-        """Add the samples of another; ``other`` is unchanged."""
+        """Add the samples of another, as if all had come here; ``other`` is unchanged."""
         if other.count == 0:
             return
         count = self.count + other.count
@@ -325,20 +342,23 @@ class RateWindow:
         self._total = 0
 
     def add(self, now: int, n: int = 1) -> None:
-        """Count ``n`` at ``now``."""
+        """Count ``n`` events at ``now`` (ns)."""
         if now >= self._end:
             self._advance(now // self._width)
         self._counts[self._slot] += n
         self._total += n
 
     def total(self, now: int) -> int:
-        """How many were counted in the span that ends at ``now``."""
+        """Return how many events were counted in the span that ends at ``now`` (no rate)."""
         if now >= self._end:
             self._advance(now // self._width)
         return self._total
 
     def merge(self, other: "RateWindow") -> None:
-        """Add the counts of another window of the same shape; ``other`` is unchanged."""
+        """Add the counts of another window, each to its own time; ``other`` is unchanged.
+
+        Raises ``ValueError`` if its span or number of buckets differs.
+        """
         if (other._width, other._buckets) != (self._width, self._buckets):
             raise ValueError("cannot merge rate windows of different span or buckets")
         if other._tick > self._tick:
@@ -360,9 +380,10 @@ class RateWindow:
 
 
 class OutcomeWindow:
-    """The last ``size`` outcomes, failed or not; a new one replaces the oldest.
+    """The last ``size`` outcomes, failed or not, whatever their age; a new one replaces the oldest.
 
-    ``added`` counts all since the last ``clear``: the number of the next outcome.
+    ``count`` and ``failures`` are of those held; ``added`` counts all since the last ``clear`` and
+    so is the number of the next outcome.
     """
 
     __slots__ = ("_ring", "added", "count", "failures", "size")
@@ -374,7 +395,7 @@ class OutcomeWindow:
         self.added = self.count = self.failures = 0
 
     def add(self, failed: bool) -> None:
-        """Remember one outcome."""
+        """Remember one outcome; where ``size`` are held it replaces the oldest."""
         at = self.added % self.size
         ring = self._ring
         self.failures += failed - ring[at]  # a slot never used holds 0
@@ -394,7 +415,7 @@ class OutcomeWindow:
             self._ring[slot] = 0
 
     def clear(self) -> None:
-        """Forget all outcomes."""
+        """Forget all outcomes and set ``added`` to 0."""
         self._ring = bytearray(self.size)
         self.added = self.count = self.failures = 0
 
@@ -411,9 +432,10 @@ class RowRule(NamedTuple, Generic[RowT]):
 
 
 class RowCounts(Generic[OutcomeT, RowT]):
-    """Lengths of several rows of equal outcomes; a table says what each outcome does to them.
+    """How many equal outcomes came in a row, for several named rows; ``counts[row]`` is 0 for none.
 
-    An outcome that is not in the table changes nothing.
+    The table it is made with says which rows each outcome lengthens and ends; an outcome that is
+    not in the table changes nothing.
     """
 
     __slots__ = ("_rules", "lengths")

@@ -39,7 +39,7 @@ class ConfigError(ValueError):
 
 
 def require(condition: bool, field: str, problem: str, fix: str) -> None:
-    """Raise ``ConfigError`` unless ``condition`` holds; each config checks its fields with it."""
+    """Raise ``ConfigError`` with these texts unless ``condition`` holds; else do nothing."""
     if not condition:
         raise ConfigError(field, problem, fix)
 
@@ -52,7 +52,10 @@ class Priority(IntEnum):
 
 
 class State(StrEnum):
-    """The state of one (replica, model). The allowed transitions are in ``health.lifecycle``."""
+    """The state of one (replica, model) as control holds it, from starting to dead.
+
+    The allowed transitions are in ``health.lifecycle``.
+    """
 
     STARTING = "starting"
     LOADING = "loading"
@@ -106,8 +109,8 @@ class Replica:
 class Request:
     """One client's request, as policies see it: model, tenant, sizes, deadline. Read only.
 
-    A plain slotted class for speed. What comes before the star is best given in order: a class that
-    is called with keywords gets them by way of a dictionary, which doubles the time.
+    Times are ns. A plain slotted class for speed: what comes before the star is best given in
+    order, as keywords double the time of the call.
     """
 
     __slots__ = (

@@ -47,7 +47,7 @@ _RULE: Final = CanaryConfig()  # how far two texts may lie apart, as for canarie
 
 @dataclass(slots=True, frozen=True)
 class ComparingConfig:
-    """Limits of answer comparison for a model: share of answers, spare capacity, concurrency.
+    """Settings of answer comparison for one model: share of answers, spare capacity, concurrency.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -176,7 +176,10 @@ class AnswerComparison:
 
 
 def same_answer(left: str, right: str) -> Decision:
-    """Whether two greedy answers to one request count as the same; the reason quotes neither."""
+    """Return a ``Decision``: whether two greedy answers to one request count as the same.
+
+    They do if most words agree, or if they part only after 16 words; its reason quotes neither.
+    """
     whole = agree(Rule.SIMILAR, _RULE, Said(text=left), Said(text=right))
     if whole:
         return whole

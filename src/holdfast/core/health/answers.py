@@ -59,7 +59,10 @@ class Judgement:
 
 
 def usual_rule(config: CanaryConfig, said: Said, *, bit_stable: bool) -> Rule:
-    """Choose the comparison rule if the config names none: by the kind of question and answer."""
+    """Return the ``Rule`` to compare by where the config names none, by question and answer.
+
+    Text without ``expect`` is compared exactly where output is ``bit_stable``, else by similarity.
+    """
     if said.check is not None:
         return Rule.CHECK
     if config.shape is Shape.EMBEDDING:
@@ -186,6 +189,7 @@ class _Page:
 class AnswerBook:
     """Learns and keeps the right canary answer for each (model, revision, engine, precision).
 
+    One book for the whole fleet. The first answer is provisional until another replica agrees.
     Bounded: the key that was judged longest ago goes first, and of the voices that disagree the
     oldest, never the provisional one.
     """
@@ -315,7 +319,7 @@ class AnswerBook:
     # --- persistence ------------------------------------------------------------------------------
 
     def export(self) -> dict[str, object]:
-        """The whole book as JSON-ready data, for ``restore``.
+        """Return the whole book as JSON-ready data, for ``restore``; writes nothing.
 
         It contains answers: store it, never log it.
         """

@@ -38,10 +38,10 @@ _TOO_FEW: Final = Decision(True, "too few samples under such load to tell")
 
 
 class UsualLatency:
-    """The usual latency of a replica's canary under similar load, in nanoseconds.
+    """Samples of one replica's canary latency under like load; their median is what is usual.
 
-    The one place that says what is usual: the fleet judges by it whether a canary is slow, and
-    diagnosis by how much. Only canaries in good time may be added.
+    It keeps the first 64 and the last 64 (ns). Only canaries in good time may be added. The fleet
+    judges by it whether a canary is slow, and diagnosis by how much.
     """
 
     __slots__ = ("first", "last")
@@ -147,7 +147,7 @@ class LatencyBaseline:
         return self._median
 
     def export(self) -> dict[str, object]:
-        """The baseline as JSON-ready data."""
+        """Return the baseline as JSON-ready data, for ``restore``; writes nothing."""
         return {
             "version": _VERSION,
             "question": self._question,
@@ -271,7 +271,10 @@ class CanaryBudget:
             self._saved = min(self._saved + earned, _SAVED_MAX)
 
     def affords(self, now: int, *, doubted: bool = False) -> bool:
-        """Whether the budget allows a canary that is charged; in doubt, a bounded debt is made."""
+        """Whether a canary that is charged may be sent now; if ``doubted``, also on a bounded debt.
+
+        Also true if the last charged one is ``stretch_max_s`` ago. Spends nothing.
+        """
         if self._saved >= (1.0 - _OWED_MAX if doubted else 1.0):
             return True
         return self._charged_at is None or now - self._charged_at >= self._stretch_max

@@ -23,7 +23,7 @@ from holdfast.core.failure import Cause
 
 @dataclass(slots=True, frozen=True)
 class LatestCanary:
-    """The latest conclusive canary of one replica: when it ended, and with which verdict."""
+    """The latest conclusive canary of one replica: when it ended (ns), and with which verdict."""
 
     replica_id: str
     at: int
@@ -129,12 +129,11 @@ class CanaryCount:
 def count_canaries(
     latest: Sequence[LatestCanary], now: int, period: int, *, members: int
 ) -> CanaryCount:
-    """Count the latest canaries of a model and classify them as one ``CanaryMix``.
+    """Return the ``CanaryCount`` of a model's latest canaries: their mix and how many failed.
 
-    ``latest`` holds one canary of each replica that could have passed; the dead are left out.
-    ``members`` is how many such replicas there are. ``period`` is the longest time between two
-    canaries of a well replica, jitter and duration included: an older canary counts as not asked.
-    A replica that refused its connection was not asked anything, and could not have passed.
+    ``latest`` holds one canary of each replica that could have passed; ``members`` is how many such
+    replicas there are. A canary older than ``period`` (ns) counts as not asked, and a replica that
+    refused its connection is left out.
     """
     asked = [canary for canary in latest if canary.verdict is not CanaryVerdict.REFUSED]
     members -= len(latest) - len(asked)

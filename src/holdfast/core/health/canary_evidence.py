@@ -51,7 +51,7 @@ _SIGNALS: Final = {
 
 @dataclass(slots=True)
 class StandingDoubt:
-    """A doubt about all canaries of a model: since when, why, and the suspect."""
+    """A doubt about all canaries of one model that lasts now: since when (ns), why, the suspect."""
 
     since: int
     reason: str = ""
@@ -107,9 +107,10 @@ class CanaryEvidence:
         return Signal.CANARY_PASS, event.detail
 
     def ask_peers(self, member: Member, now: int) -> None:
-        """Call canaries on all peers of a replica whose canary failed or was slow.
+        """Make the canaries of all peers (same model) of a replica due; sends none itself.
 
-        Their results tell its own trouble from trouble that all of them share.
+        Called when its own canary failed or was slow: theirs tell its trouble from trouble that all
+        share.
         """
         for peer in self._peers(member):
             # Those that are slow together would call each other without end.
@@ -147,7 +148,10 @@ class CanaryEvidence:
         return latest, members
 
     def witness(self, member: Member, now: int) -> Decision:
-        """Whether a peer's recent canary passed, so that this replica's wrong answer may count."""
+        """Return a ``Decision``: whether a peer's canary passed lately, or it has no peers.
+
+        Only then may this replica's wrong answers put it into quarantine.
+        """
         latest, members = self._canaries(member.replica.model)
         return may_condemn(latest, member.replica.id, now, self._period, members=members)
 
@@ -211,11 +215,10 @@ class CanaryEvidence:
 
 
 def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
-    """Turn a canary result into a signal and a reason; a timeout depends on users' tokens.
+    """Return (signal, reason) for a canary's result; for a timeout, users' tokens decide.
 
-    A replica whose users get tokens is busy, not dead. A canary may time out before any gateway
-    could report that; then ``stands`` decides: whether the replica's requests got no token for
-    long.
+    BUSY while they move, STALLED where requests run and none comes, UNKNOWN where that is not known
+    yet (unless ``stands``: requests there got no token for long), CANARY_FAIL on an idle replica.
     """
     if event.draining:
         return Signal.DRAINS_ITSELF, event.detail
@@ -233,12 +236,10 @@ def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
 def may_condemn(
     latest: Sequence[LatestCanary], candidate_id: str, now: int, period: int, *, members: int
 ) -> Decision:
-    """Whether a replica may be quarantined for wrong answers: only if a peer gave the right one.
+    """Return a ``Decision``: whether a replica may be quarantined for wrong answers.
 
-    No panic takes this quarantine back, so it needs a witness: a peer that gave the expected answer
-    lately. Without one the expected answer itself may be wrong, and the pool would be emptied one
-    by one. A replica without peers has no witness to wait for: no answer is better than a wrong
-    one.
+    Only if another replica's canary passed within ``period`` (ns), as else the expected answer
+    itself may be wrong; or if it has no peers.
     """
     if members <= 1:
         return _NO_PEERS
@@ -250,10 +251,10 @@ def may_condemn(
 
 
 def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> Decision:
-    """Whether a replica's silence since its canary began is its own: a peer answered meanwhile.
+    """Return a ``Decision``: whether a replica's silence since ``began`` (ns) is its own.
 
-    One stalled canary is enough for an ejection, so a shared cause must be excluded: a network, a
-    platform or a host that stands still silences all, and the one asked first is not sicker.
+    Only if a peer was heard of meanwhile, after the first two seconds (half of a shorter wait); or
+    if it has no peers. Else a cause that all share may silence them.
     """
     if not peers_heard_at:
         return _NO_PEERS
@@ -265,10 +266,10 @@ def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> De
 
 
 def users_beside(member: Member, since: int, now: int, peers_still: int = 0) -> UsersBeside:
-    """What gateways reported of users' requests on a replica since its canary began.
+    """Return the ``UsersBeside`` of one replica: what gateways told of its users since ``since``.
 
-    Whether they move is unknown where they show nothing for less than twice as long as its peers'
-    did of late (``peers_still``).
+    Whether tokens moved is ``None`` where they show nothing for less than twice as long as its
+    peers' did of late (``peers_still``, ns).
     """
     if not member.inflight_at:
         return UsersBeside()

@@ -15,7 +15,7 @@ from holdfast.core.types import nanos, require, seconds
 
 @dataclass(slots=True, frozen=True)
 class ControlSilenceConfig:
-    """After how long without a frame from control a gateway calls it silent."""
+    """Settings: after how long without a frame from control a gateway calls it silent."""
 
     heartbeats: float = 2.5  # two missed in a row, and time for a third that is on its way
     silent_s: float = 5.0  # and at least so long, whatever the heartbeat is
@@ -29,7 +29,10 @@ class ControlSilenceConfig:
 
 
 class ControlSilence:
-    """Whether control is silent, as one gateway hears it; adds up silences and their seconds."""
+    """Whether control is silent, as one gateway hears it; counts silences and their ns in all.
+
+    It decides nothing by that: it is shown and reported.
+    """
 
     __slots__ = ("_config", "_heard_at", "_limit", "_looked_at", "_silent", "silences", "total")
 

@@ -54,7 +54,7 @@ class DegenerateConfig:
 
 @dataclass(slots=True, frozen=True)
 class Degeneration:
-    """Why an answer counts as degenerate; contains no character of it."""
+    """Why one answer counts as degenerate, and how long its cycle is; no character of it."""
 
     reason: str
     period: int  # characters in the cycle
@@ -78,7 +78,7 @@ class DegenerateDetector:
         self._verdict: Degeneration | None = None
 
     def feed(self, text: str) -> Degeneration | None:
-        """Take the next piece of the answer; return why it is degenerate, or ``None`` so far."""
+        """Take the next piece of the answer; return the ``Degeneration``, or ``None`` so far."""
         seen = self._seen + text
         if len(seen) < _WINDOW:
             self._seen = seen

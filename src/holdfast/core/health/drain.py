@@ -80,7 +80,7 @@ class DrainConfig:
 
 @dataclass(slots=True, frozen=True)
 class DrainStep:
-    """What the driver of a drain must do now, with the reason."""
+    """What the driver of a drain must do now: its phase, the action, and the reason for people."""
 
     phase: DrainPhase
     action: DrainAction
@@ -88,7 +88,7 @@ class DrainStep:
 
 
 class DrainError(Exception):
-    """A drain got a signal that its phase does not allow: a bug in its driver."""
+    """Raised when a drain gets a signal that its phase does not allow: a bug in its driver."""
 
 
 _IDLE: Final = DrainStep(_SERVING, "none", "not draining")
@@ -142,7 +142,10 @@ class Drain:
         return _ACCEPTED
 
     def abandon(self, now: int) -> Decision:
-        """Cancel the drain so that the replica serves again; refused once streams are moved."""
+        """Cancel the drain, so that the replica serves again; return a ``Decision``.
+
+        False, and nothing changes, unless it still waits: once requests are moved it is too late.
+        """
         if self.phase is not _WAITING:
             return Decision(False, f"cannot be called off while {self.phase}")
         self._advance(DrainSignal.ABANDONED, now)
@@ -151,7 +154,10 @@ class Drain:
         return _CALLED_OFF
 
     def decide(self, inflight: int, now: int) -> DrainStep:
-        """Return what to do now (wait, move or stop), given the requests still on the replica."""
+        """Move the drain on and return the ``DrainStep`` to do now: none, wait, move or stop.
+
+        ``inflight`` is the number of requests still on the replica. "stop" is returned once.
+        """
         if self.phase is _SERVING:
             return _IDLE
         if self.phase is _STOPPED:

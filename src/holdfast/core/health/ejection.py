@@ -54,7 +54,7 @@ class EjectionConfig:
 
 @dataclass(slots=True, frozen=True)
 class Panic:
-    """Whether a pool fails open, which quarantined replicas that readmits, and why."""
+    """Whether one model's pool fails open, which quarantined replicas serve again, and why."""
 
     active: bool
     readmitted: tuple[str, ...]  # replica ids in the order of the pool
@@ -80,7 +80,10 @@ def _count(config: EjectionConfig, pool: Sequence[PoolMember]) -> tuple[int, int
 def may_eject(
     config: EjectionConfig, pool: Sequence[PoolMember], candidate: PoolMember
 ) -> Decision:
-    """Whether the limit lets the candidate be ejected on suspicion. Changes nothing."""
+    """Return a ``Decision``: whether the limit lets the candidate be ejected on suspicion.
+
+    Pool is all replicas of one model. True if it is out already. Changes nothing.
+    """
     if candidate.on_suspicion:
         return Decision(allowed=True, reason=f"{candidate.replica_id} is out already")
     members, out, bound = _count(config, pool)

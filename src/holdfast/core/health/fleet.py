@@ -137,7 +137,7 @@ class Fleet:
 
     @property
     def members(self) -> dict[str, Member]:
-        """All replicas by id, for reading only."""
+        """All replicas of all models, as ``Member`` by replica id; for reading only."""
         return self._members
 
     def users_beside(self, replica_id: str, since: int, now: int) -> UsersBeside:

@@ -36,9 +36,9 @@ from holdfast.core.types import SECOND, State, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class HealthConfig:
-    """Canary intervals, failures to quarantine, passes to admit, slow start, load timeout.
+    """Settings of health: canary intervals, failures to quarantine, passes to admit, slow start.
 
-    Checked when built: raises ``ConfigError``.
+    The same for all replicas. Checked when built: raises ``ConfigError``.
     """
 
     canary_s: float = 5.0  # when ready; two periods find a wrong answer in 10 s
@@ -191,7 +191,10 @@ class ReplicaHealth:
 
     @property
     def symptom(self) -> Symptom:
-        """What is wrong with a quarantined replica, for deciding what to do about it."""
+        """Return the ``Symptom`` of a quarantined replica: what is wrong, to decide what to do.
+
+        Frozen comes first; else by what led there and whether it answered right since.
+        """
         if self.frozen:
             return Symptom.PROCESS_STOPPED
         right = self._tally[SignalRow.PASSES] > 0
@@ -226,7 +229,7 @@ class ReplicaHealth:
     def call_canary(self, now: int) -> None:
         """Make a canary due because of a doubt, at once but at least a second after the last.
 
-        It is then sent whatever it costs.
+        It is then sent though it costs users a slot. Sends nothing itself.
         """
         self.canary_by(max(now, self._canary_sent_at + _CALLS_APART))
         self.called = True

@@ -52,7 +52,7 @@ class LeadershipConfig:
 
 @dataclass(slots=True, frozen=True)
 class LeaseAnswer:
-    """What the store said to a claim: who holds the lease now, and in which term."""
+    """What the store said to one claim: who holds the lease now, in which term, and if it is us."""
 
     holder: str
     term: int
@@ -78,7 +78,10 @@ class Leadership:
         self.leader = ""  # who holds the lease, as far as we know; empty: unknown
 
     def role(self, now: int) -> LeadershipRole:
-        """Whether this control may act at this moment. Ask it before each order, not once."""
+        """Return LEADER if this control may act now, else STANDBY. Ask it before each order.
+
+        By its own clock, a margin before its lease at the store ends.
+        """
         return LeadershipRole.LEADER if now < self._acts_until else LeadershipRole.STANDBY
 
     def claim_due(self, now: int) -> bool:

@@ -214,7 +214,10 @@ class SignalRows(RowCounts[Signal, SignalRow]):
 
 @dataclass(slots=True, frozen=True)
 class Change:
-    """One change of a replica's state; ``before`` equals ``after`` if only the reason got worse."""
+    """One change of a replica's health: states before and after, signal, reason, time (ns).
+
+    ``before`` equals ``after`` if only the reason got worse.
+    """
 
     replica_id: str
     model: str

@@ -57,7 +57,10 @@ class Response(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class SymptomResponse:
-    """The response to one symptom, the reason, and what the other probe would do."""
+    """The response to one symptom, why, and what would go wrong with the other one (``swapped``).
+
+    A constant of the table ``RESPONSES``.
+    """
 
     response: Response
     why: str
@@ -182,9 +185,10 @@ CAUSES: Final[dict[Signal | Conclusion, Symptom]] = {
 
 
 def symptom_of(cause: Signal | Conclusion, *, right_since: bool, barred: bool) -> Symptom:
-    """The symptom of a quarantined replica, from what led there and its answers since.
+    """Return the ``Symptom`` of a quarantined replica, from what led there and its answers since.
 
     ``right_since``: it answered right since then; ``barred``: only a relaunch can readmit it.
+    FAILING for a cause that has no symptom of its own.
     """
     symptom = CAUSES.get(cause, Symptom.FAILING)
     if symptom is Symptom.EVERY_PASS_ERRORS and right_since:

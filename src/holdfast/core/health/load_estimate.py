@@ -21,7 +21,10 @@ _SEEN: Final = (State.STARTING, State.LOADING)  # one found loaded says nothing 
 
 
 class LoadEstimate:
-    """The usual time from a process's start to its first right answer, by model."""
+    """Learns by model how long starts take, from a process's start to its replica's being ready.
+
+    It keeps the last eight starts of each model that were seen from their beginning.
+    """
 
     __slots__ = ("_begun", "_load_timeout", "_took")
 

@@ -183,8 +183,8 @@ class Member:
     def doubted(self, now: int, patience: int) -> bool:
         """Whether anything speaks against the replica, so that its canary is worth what it costs.
 
-        Its state, its last canary, a call (a failure, an overdue attempt), or users' requests
-        that got no token for ``patience``.
+        Its state is not READY, its last canary failed or was slow, a canary was called for, or
+        users' requests got no token for ``patience`` (ns).
         """
         ill = self.slow or not self.canary_passed or self.health.state is not State.READY
         return ill or self.health.called or self.stands(now, patience)

@@ -22,7 +22,10 @@ EXCUSES_MAX: Final = 6  # in a row, of one replica: half a minute in which most 
 
 
 class LoopWatch:
-    """Measures how late this process's event loop runs. ``beat`` must be called at each tick."""
+    """Measures how late this process's own event loop runs; ``beat`` must be called at each tick.
+
+    It keeps the last 1,024 ticks that were late by more than 50 ms.
+    """
 
     __slots__ = ("_due", "_late", "_pace")
 
@@ -32,7 +35,7 @@ class LoopWatch:
         self._late: deque[tuple[int, int]] = deque(maxlen=LATE_KEPT)  # when ticks were due and came
 
     def beat(self, now: int) -> int:
-        """Record a tick; return by how much it came late, 0 up to ``LATE``."""
+        """Record a tick; return by how many ns it came late, 0 for up to 50 ms."""
         late = now - self._due
         if late > LATE:
             self._late.append((self._due, now))
@@ -40,7 +43,7 @@ class LoopWatch:
         return late if late > LATE else 0
 
     def late_within(self, since: int, now: int) -> int:
-        """The time between ``since`` and ``now`` in which a tick was overdue by over ``LATE``."""
+        """Return how many ns between ``since`` and ``now`` this process was late by over 50 ms."""
         late = now - max(self._due, since) if now - self._due > LATE else 0
         for due, came in reversed(self._late):
             if came <= since:
@@ -50,7 +53,11 @@ class LoopWatch:
 
 
 class LatenessExcuses:
-    """Decides, by replica, whether this process's own lateness excuses a missing answer."""
+    """Decides, by replica, whether this process's own lateness excuses a missing answer.
+
+    It keeps how many were excused in a row; from the second on most of the wait must have been
+    ours, and six are the most.
+    """
 
     __slots__ = ("_given",)
 

@@ -27,7 +27,7 @@ from holdfast.core.types import nanos, require, seconds
 
 @dataclass(slots=True, frozen=True)
 class ProcessWatchConfig:
-    """When a gateway process or control is called late, and when it is replaced."""
+    """Settings: when a gateway process or control counts as late, and when it is replaced."""
 
     look_s: float = 0.25  # between two looks; a stopped process is found one look after stopped_s
     stopped_s: float = 3.0  # in the kernel's state "stopped"; shells and profilers stop for less
@@ -72,7 +72,7 @@ class Condition(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class ProcessSample:
-    """One process as it was found at one look."""
+    """One process of Holdfast as it was found at one look: kernel state, CPU time, heartbeats."""
 
     name: str  # its place: control, gateway-0
     pid: int
@@ -84,7 +84,10 @@ class ProcessSample:
 
 @dataclass(slots=True, frozen=True)
 class ProcessVerdict:
-    """What is thought of one process at one look, for how long, and whether to replace it."""
+    """What is thought of one process at one look: condition, for how long, whether to replace it.
+
+    ``replace`` is true once for each process.
+    """
 
     name: str
     pid: int
@@ -115,7 +118,10 @@ class _Record:
 
 
 class ProcessWatch:
-    """Judges gateway and control processes by repeated looks at them; kills none itself."""
+    """Judges gateway and control processes by repeated looks at them; kills none itself.
+
+    It keeps for each process when its loop last turned and since when it is stopped.
+    """
 
     __slots__ = ("_config", "_looked_at", "_records", "own_lateness")
 

@@ -28,7 +28,10 @@ _CANARY_MOVED: Final = 1.5  # of the time that gateways know: more, or less by s
 
 
 class Publisher:
-    """Builds views of the fleet for gateways and remembers the latest one."""
+    """Builds the ``FleetView`` that control sends to gateways, and keeps the latest one.
+
+    It also learns how long starts take and which pools fail open; it sends nothing.
+    """
 
     __slots__ = (
         "_config",
