@@ -22,7 +22,7 @@ from holdfast.core.types import require
 
 
 class ItemVerdict(StrEnum):
-    """What becomes of a batch item after one answer: done, failed, tried again, or poison."""
+    """What becomes of a batch item after an answer: done, failed, again, wait (uncounted), poison."""
 
     DONE = "done"
     FAILED = "failed"  # for good: its line in the error file says why
@@ -33,7 +33,7 @@ class ItemVerdict(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class ItemPolicyConfig:
-    """How often a batch item is tried, and how long it pauses between tries."""
+    """Settings: how often a batch item is tried, and the pause in seconds between tries."""
 
     receives_max: int = 3  # then it goes to the dead letters: a third crash is no accident
     pause_s: float = 1.0  # before the second try, doubling; the fleet mends in seconds
@@ -54,10 +54,11 @@ _POISON_CODES: Final = frozenset({"replicas_lost", "request_blocked"})
 
 
 def judge_answer(status: int, code: str = "") -> ItemVerdict:
-    """The verdict on a batch item's answer; ``status`` 0: the connection broke before one came.
+    """Return the verdict on a batch item's answer; ``status`` 0: the connection broke first.
 
-    2xx is done, no room waits uncounted, 408, 5xx and broken connections are tried again, other 4xx
-    fail for good.
+    2xx is ``DONE``; 401, 429, 503 and 507 ``WAIT`` (not counted as a try); 408, other 5xx and no
+    answer ``AGAIN``; other 4xx ``FAILED``. Codes ``replicas_lost`` and ``request_blocked`` are
+    ``POISON``, whatever the status.
     """
     if code in _POISON_CODES:
         return ItemVerdict.POISON
@@ -71,7 +72,7 @@ def judge_answer(status: int, code: str = "") -> ItemVerdict:
 
 
 def pause_before(tries: int, config: ItemPolicyConfig) -> float:
-    """Seconds to wait before the next try after ``tries``: doubling, up to ``pause_max_s``."""
+    """Return seconds to wait after ``tries`` tries: ``pause_s``, doubling up to ``pause_max_s``."""
     return min(config.pause_max_s, config.pause_s * 2.0 ** min(max(tries - 1, 0), 16))
 
 

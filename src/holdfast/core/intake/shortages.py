@@ -4,7 +4,7 @@ from holdfast.core.intake.descriptors import OwnResource
 
 
 class Shortages:
-    """How often each resource was missing, since the start and since the last report."""
+    """Counts how often this process lacked each resource: in all, and since the last ``take_new``."""
 
     __slots__ = ("_told", "counts")
 
@@ -17,7 +17,10 @@ class Shortages:
         self.counts[resource] += 1
 
     def take_new(self) -> dict[OwnResource, int]:
-        """Counts by resource since the last call, and reset them; empty if nothing was missing."""
+        """Return counts by resource since the last call; only those above 0, empty if none.
+
+        The totals in ``counts`` stay.
+        """
         if self.counts == self._told:
             return {}
         new = {each: count - self._told[each] for each, count in self.counts.items()}
