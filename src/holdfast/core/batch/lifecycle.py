@@ -74,7 +74,7 @@ class BatchTransitionError(ValueError):
 
 
 def follow(state: BatchState, event: BatchEvent) -> BatchState:
-    """Return the state after an event; raises ``BatchTransitionError`` if the table has no such row.
+    """Return the state after an event; raises ``BatchTransitionError`` if the table has none.
 
     Stores nothing. Some events leave the state as it is, such as a second cancel.
     """

@@ -52,7 +52,10 @@ class ProgressEstimate:
                 self._marks = deque([*kept, self._marks[-1]])
 
     def left_s(self, now: int) -> float | None:
-        """Return seconds until all is done, by the recent rate; 0 when done, None before any progress."""
+        """Return seconds until all is done, by the recent rate.
+
+        0 when done, None before any progress.
+        """
         done = self._marks[-1][1]
         if done >= self.total:
             return 0.0

@@ -84,7 +84,7 @@ class ModelLoad:
 
 @dataclass(slots=True, frozen=True)
 class BatchPace:
-    """A decision for one model: how many items may run, how many young ones to take back, and why."""
+    """A decision for one model: how many items may run, how many to take back now, and why."""
 
     running_max: int
     take_back: int
@@ -111,7 +111,7 @@ class SpareCapacity:
         self._looks = 0
 
     def look(self, load: ModelLoad | None, items: int, young: int, now: int) -> BatchPace:
-        """Return the ``BatchPace`` for now: how many items may run and how many to take back at once.
+        """Return the ``BatchPace`` for now: how many items may run and how many to take back.
 
         ``load`` None: no gateway reported since the last look. ``items``: batch items that run,
         ``young``: those of them that may be taken back. Items are taken back only while people

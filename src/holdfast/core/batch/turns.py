@@ -24,7 +24,7 @@ class OpenBatch:
 
 
 def is_late(batch: OpenBatch, now: int) -> bool:
-    """Return whether a batch will miss its deadline at the present rate; False if that is unknown."""
+    """Return whether a batch will miss its deadline at the present rate; False if unknown."""
     if batch.item_ns is None:
         return False
     return now + batch.remaining * batch.item_ns > batch.deadline

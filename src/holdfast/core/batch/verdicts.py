@@ -22,7 +22,7 @@ from holdfast.core.types import require
 
 
 class ItemVerdict(StrEnum):
-    """What becomes of a batch item after an answer: done, failed, again, wait (uncounted), poison."""
+    """What becomes of a batch item after an answer: done, failed, again, wait, or poison."""
 
     DONE = "done"
     FAILED = "failed"  # for good: its line in the error file says why

@@ -28,7 +28,7 @@ class BudgetShortage(Enum):
 
 @dataclass(slots=True, frozen=True)
 class ByteBudgetConfig:
-    """Settings: bytes and requests that one gateway process may hold, and one tenant's share of them."""
+    """Settings: bytes and requests that one gateway process may hold, and a tenant's share."""
 
     bytes_max: int = 512 << 20  # bodies under way and unread answers; parsing takes twice as much
     receiving_bytes_max: int = 64 << 20  # bodies not complete: two of the largest. A LAN needs ms
@@ -92,7 +92,7 @@ class ByteAccount:
         return None
 
     def begin(self, size: int) -> None:
-        """Count a request of ``size`` bytes without checking for room: it was checked as parts came."""
+        """Count a request of ``size`` bytes without a check: room was checked as its parts came."""
         budget = self.budget
         self.requests += 1
         self.bytes += size
@@ -109,7 +109,7 @@ class ByteAccount:
 
 
 class ByteBudget:
-    """The bytes and requests that one gateway process holds now, their bounds, and tenants' accounts.
+    """The bytes and requests that one gateway process holds now, their bounds, tenants' accounts.
 
     ``received`` (bodies not complete) and ``held`` (complete bodies, unread answers) are also
     changed by callers directly.

@@ -44,7 +44,7 @@ def is_scarce(limit: int, connections: int) -> bool:
 
 
 def connections_carried(limit: int) -> int:
-    """Return how many client connections an open-file limit carries: two files each, less a reserve."""
+    """Return how many client connections an open-file limit carries: two files each."""
     return max(0, (limit - RESERVE) // 2)
 
 

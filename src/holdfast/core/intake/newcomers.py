@@ -100,14 +100,14 @@ class AddressCounts:
         return there
 
     def left(self, address: str) -> None:
-        """Take back one connection that ``came`` counted; ``KeyError`` for an address without any."""
+        """Take back one connection that ``came`` counted; ``KeyError`` if there is none."""
         there = self._open.pop(address) - 1
         if there:
             self._open[address] = there
 
 
 def longest_waiting(tables: Iterable[Mapping[C, int]], now: int, grace: int) -> C | None:
-    """Return the oldest connection of the first table that has one older than ``grace`` (ns), or None.
+    """Return the oldest connection of the first table that has one of age ``grace`` (ns), or None.
 
     ``tables`` map connections to the time since when they wait, the oldest first; the tables come
     in the order in which their connections may be given up. Closes and removes nothing.

@@ -4,7 +4,7 @@ from holdfast.core.intake.descriptors import OwnResource
 
 
 class Shortages:
-    """Counts how often this process lacked each resource: in all, and since the last ``take_new``."""
+    """Counts how often this process lacked each resource: in all, and since the last report."""
 
     __slots__ = ("_told", "counts")
 
