@@ -24,7 +24,7 @@ VERDICT: Final = "verdict"  # their readiness is control's own verdict
 
 @dataclass(slots=True, frozen=True)
 class PodReadiness:
-    """What a platform says of one pod's readiness, and said before."""
+    """What a platform says of one pod's readiness now and said before, and of its removal."""
 
     pod: str
     ready: bool | None  # None: the platform does not say
