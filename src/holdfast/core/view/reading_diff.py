@@ -91,7 +91,7 @@ _TAKEN: Final = "evicted"  # its host ran short of something: in good order, and
 
 @dataclass(slots=True, frozen=True)
 class ReadingDiffConfig:
-    """How long ended replicas are remembered, and how long silence is normal."""
+    """Settings: how long ended replicas are remembered, and how long silence is normal."""
 
     keep_s: float = 600.0  # an ended replica stays known: its end is evidence for so long
     past_s: float = 900.0  # at the first look: ends before this are history, not news
@@ -139,7 +139,7 @@ class _Book:
 
 
 class ReadingDiff:
-    """Turns each new reading of a source into facts; remembers what it reported before."""
+    """Turns each new reading of any source into facts; remembers by source what it reported."""
 
     def __init__(self, config: ReadingDiffConfig | None = None) -> None:
         self._config = config or ReadingDiffConfig()
@@ -156,14 +156,14 @@ class ReadingDiff:
         self._routed, self._launched = routed, launched
 
     def name_of(self, placed: Placed) -> str:
-        """The replica's id in the fleet, or its platform's id where it has none."""
+        """Return the replica's id in the fleet, or its platform's id where it has none."""
         return (placed.replica or self._routed.get(placed.endpoint, "") or placed.id)[:_NAME_CHARS]
 
     def take(self, reading: Reading, now: int, wall: float) -> list[Fact]:
-        """The facts that are new in a reading; parts that failed are not read as gone.
+        """Return the facts that are new in a reading; parts that failed yield none of their rows.
 
-        ``now``: core time (ns), ``wall``: seconds since 1970. What holds is told again every
-        minute.
+        ``now``: core time (ns), ``wall``: seconds since 1970. Measurements come with each reading,
+        what holds is told again every minute, an end once.
         """
         book = self._books.pop(reading.source, None) or _Book()
         self._books[reading.source] = book
@@ -436,7 +436,7 @@ class ReadingDiff:
 def gpu_seen(
     host: str, device: GpuDevice, replicas: tuple[str, ...], reporter: str = ""
 ) -> GpuSeen:
-    """Build the fact ``GpuSeen`` from the figures of one device."""
+    """Return the fact ``GpuSeen`` with the figures of one device; reports it to nobody."""
     return GpuSeen(
         host=host,
         gpu=device.id,
