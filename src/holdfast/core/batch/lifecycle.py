@@ -13,7 +13,7 @@ from typing import Final
 
 
 class BatchState(StrEnum):
-    """The state of a batch, under the names of OpenAI's API."""
+    """The state of a batch, under the names of OpenAI's API; ``EXPIRING`` is Holdfast's own."""
 
     VALIDATING = "validating"
     FAILED = "failed"

@@ -114,7 +114,7 @@ class GpuPlacement:
 
     @property
     def placed(self) -> bool:
-        """Whether devices were found."""
+        """Whether devices were chosen; False: ``reason`` says why not."""
         return bool(self.uuids)
 
 
@@ -216,10 +216,10 @@ class GpuLedger:
     def has_room(
         self, request: GpuRequest, devices: Sequence[PlacementDevice], now: int, heir: str = ""
     ) -> bool:
-        """Whether one more replica would find devices, now or once the driver has cleaned up.
+        """Return whether one more replica would find devices, now or after the driver's clean-up.
 
         A device that was just released counts although its memory is still in use. One that other
-        replicas have filled does not, though a request may overcommit it.
+        replicas have filled does not, though a request may overcommit it. Changes nothing.
         """
         just = {uuid for uuid, told in self._released.items() if now - told.at < self._return}
         stock = self._sort(request, devices, now, heir, cleaned=just)

@@ -128,7 +128,10 @@ class LaunchGate:
         return Decision(len(running) + ahead < bound, told)
 
     def began(self, replica_id: str) -> None:
-        """Note that a replica loads now; ignored if it did not ask before."""
+        """Note that a queued replica loads now: it leaves the queue and takes a turn.
+
+        Ignored if it did not ask before; whether it was its turn is not checked.
+        """
         place = self._waiting.pop(replica_id, None)
         if place is None:
             return

@@ -124,7 +124,7 @@ class FailedReservations:
         self._at: dict[str, int] = {}
 
     def add(self, node: str, now: int) -> None:
-        """Note that a node did not reserve what it seemed to have free."""
+        """Note that a node did not reserve what it seemed to have free; keeps at most 256 nodes."""
         self._at.pop(node, None)
         self._at[node] = now
         while len(self._at) > _FAILED_MAX:

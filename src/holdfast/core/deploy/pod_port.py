@@ -24,7 +24,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,5}")
 
 @dataclass(slots=True, frozen=True)
 class PodPort:
-    """The port of a pod's engine, or the problem why none can be chosen."""
+    """The port number of a pod's engine, or None with the problem why none can be chosen."""
 
     number: int | None
     problem: str = ""

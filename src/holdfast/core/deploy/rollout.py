@@ -87,7 +87,7 @@ class Has:
 
 @dataclass(slots=True, frozen=True)
 class Add:
-    """Step: launch one replica of this revision in this zone."""
+    """Step for the caller to carry out: launch one replica of this revision in this zone."""
 
     model: str
     revision: str
@@ -96,7 +96,7 @@ class Add:
 
 @dataclass(slots=True, frozen=True)
 class Remove:
-    """Step: take one replica away, drained, or at once if ``urgent``.
+    """Step for the caller to carry out: take one replica away, drained, or at once if ``urgent``.
 
     ``heir`` is the revision that its devices are kept for; empty: for nobody in particular.
     """

@@ -162,12 +162,12 @@ class ByteBudget:
 
     @property
     def receives_too_much(self) -> bool:
-        """Whether incomplete bodies have outgrown their budget."""
+        """Whether bytes of incomplete bodies in this process are above their bound; stops none."""
         return self.received > self.receiving_bytes_max
 
     @property
     def holds_too_much(self) -> bool:
-        """Whether bodies and unread answers have outgrown the budget."""
+        """Whether bytes of bodies and unread answers in this process are above their bound."""
         return self.held > self.bytes_max
 
 

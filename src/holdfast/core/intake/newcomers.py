@@ -71,9 +71,9 @@ class Newcomers(Generic[C]):
                 del self._by_address[known[1]]
 
     def oldest(self, now: int) -> C | None:
-        """The connection that has waited longest, or ``None`` if all came within the grace.
+        """Return the connection that has waited longest, to be closed by the caller; removes none.
 
-        Removes none.
+        None: there is none, or all came within the grace.
         """
         return self._ripe(next(iter(self._since)), now) if self._since else None
 

@@ -13,7 +13,7 @@ class Shortages:
         self._told = dict(self.counts)
 
     def saw(self, resource: OwnResource) -> None:
-        """Count that a resource was missing once more."""
+        """Count once more that this process lacked a resource."""
         self.counts[resource] += 1
 
     def take_new(self) -> dict[OwnResource, int]:

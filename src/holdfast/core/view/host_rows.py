@@ -201,7 +201,7 @@ def _end_faults(placed: Placed, now: float) -> Iterable[str]:
 
 
 def misplacements(record: ReplicaRecord | None, placed: Placed | None, host: Host | None) -> Texts:
-    """Say why a replica's host cannot carry it, a sentence for each reason; empty if it can.
+    """Return why a replica's host cannot carry it, a sentence for each reason; empty if it can.
 
     Takes control's record and the platform's, as ``replica_row`` does, whose row has the same
     sentences among its faults. Rows of hosts and models count misplaced replicas by this value.
@@ -224,7 +224,7 @@ def _misplacements(placed: Placed, host: Host | None) -> Iterable[str]:
 
 
 def exceeds_reservation(reserved: int | None, used: int | None) -> bool:
-    """Whether a replica uses clearly more memory than it reserves; False if either is unknown."""
+    """Return whether a replica uses over 5 % more memory than it reserves; False if unknown."""
     return reserved is not None and used is not None and used > TOLERANCE * reserved
 
 

@@ -187,14 +187,14 @@ class ReadingDiff:
         return facts
 
     def forget(self, source: str) -> list[Fact]:
-        """Drop a source that is no longer read; return ``Gone`` for each of its replicas."""
+        """Drop a source that is no longer read; return ``Gone`` for each replica, if known."""
         book = self._books.pop(source, None)
         return [Gone(name) for name in book.replicas] if book is not None else []
 
     # --- what outlives a restart -----------------------------------------------------------------
 
     def told_ends(self) -> dict[str, list[list[str | int]]]:
-        """The ends that were reported, by source, as JSON-ready data; the latest of each source.
+        """Return the ends that were reported, by source, as JSON-ready data; 1,000 of each at most.
 
         Platforms list what ended for minutes or for good. Whoever begins anew with what this
         returns (``restore``) does not take those for news.

@@ -89,7 +89,7 @@ class Freshness:
         return tuple(dict.fromkeys(one for kind in kinds for one in self._errors.get(kind, ())))
 
     def fresh(self, kind: str) -> bool:
-        """Whether rows of this kind come from this reading and not from an earlier one."""
+        """Return whether rows of this kind were read for this reading, not kept from an earlier."""
         return kind not in self._errors and self._ages.get(kind, self._reading.at) is not None
 
 
