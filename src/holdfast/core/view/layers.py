@@ -177,7 +177,7 @@ class Disk:
 
 @dataclass(slots=True, frozen=True)
 class DesiredReplicas:
-    """How many replicas of one model a platform is asked for and has now, and what it lacks for.
+    """How many replicas of one model a platform is asked for, how many it has now, and why fewer.
 
     None: unknown.
     """

@@ -187,7 +187,7 @@ class ReadingDiff:
         return facts
 
     def forget(self, source: str) -> list[Fact]:
-        """Drop a source that is no longer read; return ``Gone`` for each replica, if known."""
+        """Drop a source that is no longer read; return a ``Gone`` for each of its replicas."""
         book = self._books.pop(source, None)
         return [Gone(name) for name in book.replicas] if book is not None else []
 
