@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 
 def fair_shares(total: int, wants: Mapping[str, int], turn: int = 0) -> dict[str, int]:
-    """How many each may have, at most what it wants, together at most ``total``.
+    """Return how many each name may run at once: at most its want, together at most ``total``.
 
-    ``turn`` says who gets what cannot be divided: with another number each time, everybody does.
+    Equal shares; what one does not want goes to the others. Every name of ``wants`` is in the dict,
+    with 0 if it gets none. ``turn`` (any counter) says who gets a remainder that cannot be divided.
     """
     left = max(0, total)
     shares = dict.fromkeys(wants, 0)

@@ -9,14 +9,22 @@ from holdfast.core.types import nanos
 
 
 class InteractivePace:
-    """Decides the pace of one model's interactive queues, look by look."""
+    """Says how many requests of one model's interactive queues may run: as many as it has slots.
+
+    Keeps only when a gateway last reported; sends nothing itself.
+    """
 
     def __init__(self, config: SpareCapacityConfig) -> None:
         self._config = config
         self._seen_at: int | None = None  # when a gateway last reported
 
     def look(self, load: ModelLoad | None, items: int, now: int) -> BatchPace:
-        """Decide from the present load; ``items`` of these queues run."""
+        """Return the ``BatchPace`` from the present load; ``take_back`` is always 0.
+
+        ``load`` None: no report since the last look; then ``items`` (requests of these queues that
+        run now) stays the bound, and after ``silent_s`` ``silent_max``. No ready replica: 0; slots
+        unknown: ``unknown_max``.
+        """
         config = self._config
         if load is None:
             if self._seen_at is None or now - self._seen_at > nanos(config.silent_s):

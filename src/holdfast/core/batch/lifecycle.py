@@ -13,7 +13,7 @@ from typing import Final
 
 
 class BatchState(StrEnum):
-    """The state of a batch, under the names of OpenAI's API."""
+    """The state of a batch, under the names of OpenAI's API; ``EXPIRING`` is Holdfast's own."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -27,7 +27,7 @@ class BatchState(StrEnum):
 
 
 class BatchEvent(StrEnum):
-    """What can happen to a batch: validated, all done, written, cancelled, expired."""
+    """What happens to a batch: lines checked, all done, files written, cancelled, window over."""
 
     VALID = "valid"  # every line was checked and stands in the queue
     INVALID = "invalid"  # at least one line cannot be run
@@ -65,7 +65,7 @@ TRANSITIONS: Final[dict[tuple[BatchState, BatchEvent], BatchState]] = {
 
 
 class BatchTransitionError(ValueError):
-    """An event that a batch in this state cannot take."""
+    """Raised for an event that a batch in this state cannot take; has ``state`` and ``event``."""
 
     def __init__(self, state: BatchState, event: BatchEvent) -> None:
         super().__init__(f"a batch that is {state} cannot take {event}")
@@ -74,7 +74,10 @@ class BatchTransitionError(ValueError):
 
 
 def follow(state: BatchState, event: BatchEvent) -> BatchState:
-    """The state after an event; ``BatchTransitionError`` where the table has no row for it."""
+    """Return the state after an event; raises ``BatchTransitionError`` if the table has none.
+
+    Stores nothing. Some events leave the state as it is, such as a second cancel.
+    """
     after = TRANSITIONS.get((state, event))
     if after is None:
         raise BatchTransitionError(state, event)
@@ -82,7 +85,7 @@ def follow(state: BatchState, event: BatchEvent) -> BatchState:
 
 
 def may_take(state: BatchState, event: BatchEvent) -> bool:
-    """Whether a batch in this state can take an event."""
+    """Return whether a batch in this state can take an event: ``follow`` would not raise."""
     return (state, event) in TRANSITIONS
 
 

@@ -10,7 +10,10 @@ DAY_S: Final = 86_400.0
 
 @dataclass(slots=True, frozen=True)
 class BatchLimits:
-    """How large files and batches may be, how many a tenant may have, how long they are kept."""
+    """Settings: bounds of one file, one batch and one tenant, and how long they run and are kept.
+
+    Sizes in bytes, times in seconds. Raises ``ConfigError`` when built with a bad value.
+    """
 
     file_bytes_max: int = 200 << 20  # of one file; OpenAI's own bound for batches
     lines_max: int = 50_000  # requests of one batch; OpenAI's own bound, too

@@ -17,7 +17,7 @@ _MARKS_KNOWN: Final = 5  # points after which the beginning, before anything was
 
 
 def drain_estimate(remaining: int, done: int, span: int) -> float | None:
-    """Seconds until nothing remains, at the rate of ``done`` in ``span`` ns.
+    """Return seconds until nothing remains, at the rate of ``done`` in ``span`` ns.
 
     0 if nothing remains, None if nothing was done in the span.
     """
@@ -29,7 +29,10 @@ def drain_estimate(remaining: int, done: int, span: int) -> float | None:
 
 
 class ProgressEstimate:
-    """Estimates from the recent rate when a known amount of work will be done."""
+    """Estimates when one piece of work of known size is done, from the rate of the recent past.
+
+    Keeps up to 512 points of progress; what an earlier run had done does not count for the rate.
+    """
 
     def __init__(self, total: int, done: int, now: int) -> None:
         self.total = total
@@ -49,7 +52,10 @@ class ProgressEstimate:
                 self._marks = deque([*kept, self._marks[-1]])
 
     def left_s(self, now: int) -> float | None:
-        """Seconds until all is done, by the recent rate; 0 when done, None before any progress."""
+        """Return seconds until all is done, by the recent rate.
+
+        0 when done, None before any progress.
+        """
         done = self._marks[-1][1]
         if done >= self.total:
             return 0.0

@@ -32,7 +32,10 @@ from holdfast.core.types import SECOND, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class SpareCapacityConfig:
-    """How fast batch work grows into free slots, and how fast it gives way."""
+    """Settings: how fast batch work grows into free slots, what it leaves free, how it gives way.
+
+    Raises ``ConfigError`` when built with a bad value.
+    """
 
     reserve_share: float = 0.15  # of the slots that people leave stay free: batch gets the rest
     reserve_spread: float = 1.0  # roots of all slots stay free at least: arrivals vary by one
@@ -66,7 +69,10 @@ class SpareCapacityConfig:
 
 @dataclass(slots=True, frozen=True)
 class ModelLoad:
-    """What all gateways together report of one model; None: unknown."""
+    """Present load of one model, summed over all gateways: people waiting, requests running, slots.
+
+    None: unknown.
+    """
 
     waiting: int  # requests of people in the queues of gateways
     running: int  # attempts at replicas, of people and of batches
@@ -78,7 +84,7 @@ class ModelLoad:
 
 @dataclass(slots=True, frozen=True)
 class BatchPace:
-    """How many items may run, how many young ones to take back now, and why."""
+    """A decision for one model: how many items may run, how many to take back now, and why."""
 
     running_max: int
     take_back: int
@@ -93,7 +99,8 @@ USUAL_HALFLIFE_S: Final = 30.0  # the gateways' own p95 moves about as fast
 class SpareCapacity:
     """Decides how many batch items of one model may run beside people's requests.
 
-    It starts and stops none; ``look`` is called about ten times a second.
+    It starts and stops none; ``look`` is called about ten times a second. Keeps a pause after
+    people waited, and the usual time to first token without batch work.
     """
 
     def __init__(self, config: SpareCapacityConfig) -> None:
@@ -104,10 +111,11 @@ class SpareCapacity:
         self._looks = 0
 
     def look(self, load: ModelLoad | None, items: int, young: int, now: int) -> BatchPace:
-        """Decide from the present load how many items may run and how many to take back.
+        """Return the ``BatchPace`` for now: how many items may run and how many to take back.
 
         ``load`` None: no gateway reported since the last look. ``items``: batch items that run,
-        ``young``: those of them that may be taken back.
+        ``young``: those of them that may be taken back. Items are taken back only while people
+        wait.
         """
         config = self.config
         if load is None:
@@ -160,7 +168,7 @@ class SpareCapacity:
 
 
 def is_young(began: int, now: int, config: SpareCapacityConfig) -> bool:
-    """Whether an item that began at ``began`` (ns) ran so shortly that it may be taken back."""
+    """Return whether an item that began at ``began`` (ns) is so young that it may be taken back."""
     return now - began < config.young_s * SECOND
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class OpenBatch:
-    """A batch that has items to send, as the order of turns sees it."""
+    """A batch that has items to send, with the figures that decide whose turn is next."""
 
     id: str
     tenant: str
@@ -24,16 +24,17 @@ class OpenBatch:
 
 
 def is_late(batch: OpenBatch, now: int) -> bool:
-    """Whether a batch will miss its deadline at the present rate; unknown rates are no reason."""
+    """Return whether a batch will miss its deadline at the present rate; False if unknown."""
     if batch.item_ns is None:
         return False
     return now + batch.remaining * batch.item_ns > batch.deadline
 
 
 class Turns:
-    """Chooses the next batch by what tenants used per weight.
+    """Chooses the next batch, over all tenants: the tenant that used fewest turns for its weight.
 
-    Late batches get every second turn.
+    Of that tenant the earliest deadline; batches that would be late get every second turn. Keeps
+    turns used by tenants that have open batches; a tenant that comes back begins level with them.
     """
 
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
@@ -43,9 +44,9 @@ class Turns:
         self._odd = False
 
     def choose(self, batches: Sequence[OpenBatch], now: int) -> OpenBatch | None:
-        """Return the batch whose item goes next and count the turn for its tenant.
+        """Return the batch whose item goes next, and count the turn for its tenant.
 
-        None: there is none.
+        ``batches`` are all that have items to send; None only if there are none.
         """
         if not batches:
             return None

@@ -26,7 +26,7 @@ from holdfast.core.types import require
 
 
 class ItemVerdict(StrEnum):
-    """What becomes of a batch item after one answer: done, failed, tried again, or poison."""
+    """What becomes of a batch item after an answer: done, failed, again, wait, or poison."""
 
     DONE = "done"
     FAILED = "failed"  # for good: its line in the error file says why
@@ -38,7 +38,7 @@ class ItemVerdict(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class ItemPolicyConfig:
-    """How often a batch item is tried, and how long it pauses between tries."""
+    """Settings: how often a batch item is tried, and the pause in seconds between tries."""
 
     receives_max: int = 3  # then it goes to the dead letters: a third crash is no accident
     pause_s: float = 1.0  # before the second try, doubling; the fleet mends in seconds
@@ -89,7 +89,7 @@ def failures_of(story: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
 
 
 def pause_before(tries: int, config: ItemPolicyConfig) -> float:
-    """Seconds to wait before the next try after ``tries``: doubling, up to ``pause_max_s``."""
+    """Return seconds to wait after ``tries`` tries: ``pause_s``, doubling up to ``pause_max_s``."""
     return min(config.pause_max_s, config.pause_s * 2.0 ** min(max(tries - 1, 0), 16))
 
 

@@ -29,9 +29,9 @@ _FRESH: Final = 15 * SECOND  # a summary a second and a few lost ones; older say
 
 @dataclass(slots=True, frozen=True)
 class ScalingConfig:
-    """Limits, targets and windows by which a deployment grows and shrinks.
+    """Settings of one model: limits, targets and windows by which its deployment grows and shrinks.
 
-    Checked when built: raises ``ConfigError``.
+    Times in seconds, shares 0 to 1. Raises ``ConfigError`` when built with a bad value.
     """
 
     min: int = 1  # replicas that always run; 0 lets an idle model go away altogether
@@ -78,7 +78,10 @@ class ScalingConfig:
 
 @dataclass(slots=True, frozen=True)
 class Demand:
-    """The load of a model at one moment; ``None`` and absent numbers are unknown."""
+    """Figures of one model's load at one moment; ``None`` and absent numbers are unknown.
+
+    ``kv_used`` and ``memory_used`` have one share for each replica that tells it.
+    """
 
     at: int
     queued_tokens: int | None = None  # that wait, at the gateways and in the engines
@@ -94,7 +97,7 @@ class Demand:
 
 @dataclass(slots=True, frozen=True)
 class Desired:
-    """How many replicas there should be, with the deciding signal and a reason."""
+    """A decision: how many replicas there should be, which signal decided, and why in words."""
 
     count: int
     reason: str
@@ -139,7 +142,8 @@ class _Extreme:
 class Autoscaler:
     """Decides the replica count of one model from its load; starts and stops nothing.
 
-    Call ``decide`` on each tick of the control loop: it learns from each call.
+    Call ``decide`` on each tick of the control loop. It keeps the needs of its windows: growth
+    waits for a lasting need, shrinking for a longer one; unknown load holds the count.
     """
 
     def __init__(self, config: ScalingConfig) -> None:
@@ -157,9 +161,10 @@ class Autoscaler:
         self._last = Desired(config.min, "not asked yet", "none")
 
     def decide(self, demand: Demand, present: int, now: int) -> Desired:
-        """The replica count to aim for, with signal and reason; remembers the demand.
+        """Return the ``Desired`` replica count, with signal and reason; remembers the demand.
 
-        ``present``: replicas requested or running now.
+        ``present``: replicas requested or running now. Old or unknown load gives ``present`` again,
+        within min and max.
         """
         desired = self._decide(demand, present, now)
         if desired.count > present:
@@ -303,7 +308,10 @@ class Autoscaler:
         )
 
     def snapshot(self) -> dict[str, object]:
-        """The latest decision, its limits and its times as plain data, for dashboards."""
+        """Return the latest decision, the limits and the times (ns) as a new dict, for dashboards.
+
+        It cannot be restored from; times are None where unknown.
+        """
         return {
             "desired": self._last.count,
             "reason": self._last.reason,

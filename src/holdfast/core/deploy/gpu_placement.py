@@ -33,7 +33,7 @@ _NAMED_MAX: Final = 6  # holders and devices that a reason lists
 
 @dataclass(slots=True, frozen=True)
 class GpuPlacementConfig:
-    """When a GPU that no replica holds counts as free."""
+    """Settings: when a GPU that no replica holds counts as free, by memory that others use."""
 
     foreign_share: float = 0.1  # of its memory, used by others: engines leave a tenth to them
     foreign_bytes: int = 1 << 30  # the least that is left to others: a desktop, the driver itself
@@ -51,7 +51,7 @@ class GpuPlacementConfig:
 
 @dataclass(slots=True, frozen=True)
 class PlacementDevice:
-    """One GPU of this host, or one MIG slice; None where the driver does not tell."""
+    """Figures now of one GPU of this host, or one MIG slice; None where the driver says nothing."""
 
     uuid: str  # as CUDA_VISIBLE_DEVICES takes it
     label: str  # for people: its number, and that of a slice behind a colon
@@ -66,14 +66,17 @@ class PlacementDevice:
 
 @dataclass(slots=True, frozen=True)
 class GpuInventory:
-    """The devices of this host that replicas may use, or why there are none."""
+    """The devices of this host that replicas may use, free or not, or why there are none."""
 
     devices: tuple[PlacementDevice, ...] = ()
     reason: str = ""  # why there are none; empty where there are some
 
 
 class Overcommit(StrEnum):
-    """Beside whom a replica starts, warned, where too few devices are free for it to be alone."""
+    """Whom a replica may share devices with, warned, where too few are free: nobody, others, any.
+
+    ``OTHERS`` are processes that are no replicas of ours.
+    """
 
     NEVER = "never"  # it waits
     OTHERS = "others"  # beside processes that are none of ours, not beside replicas
@@ -82,7 +85,7 @@ class Overcommit(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class GpuRequest:
-    """What one replica needs: how many devices, and which share of each."""
+    """What one replica needs: how many devices, which share of each, and beside whom it may run."""
 
     count: int
     share: float = 1.0  # of each device; 1 = nobody else
@@ -97,13 +100,13 @@ class GpuRequest:
 
     @property
     def parts(self) -> int:
-        """The share in millionths; at least one, so that each holder counts."""
+        """The share of each device in millionths; at least 1, so that each holder counts."""
         return max(1, round(self.share * _PARTS))
 
 
 @dataclass(slots=True, frozen=True)
 class GpuPlacement:
-    """The answer to a request: the chosen devices, or none and why not."""
+    """The answer to a request: UUIDs of the chosen devices, or none, and in words why."""
 
     uuids: tuple[str, ...]
     reason: str
@@ -111,7 +114,7 @@ class GpuPlacement:
 
     @property
     def placed(self) -> bool:
-        """Whether devices were found."""
+        """Whether devices were chosen; False: ``reason`` says why not."""
         return bool(self.uuids)
 
 
@@ -146,7 +149,7 @@ class _Stock:
 
 
 class GpuLedger:
-    """Who holds which devices of this host.
+    """Which replica holds which devices of this host, in memory; touches no GPU.
 
     ``would_place`` asks and changes nothing, ``claim`` takes, ``release`` gives back. A device that
     was released for an heir is kept for it for ``return_s``.
@@ -159,12 +162,12 @@ class GpuLedger:
         self._released: dict[str, _Released] = {}  # by device; at most as many as there are
 
     def held(self, replica_id: str) -> tuple[str, ...]:
-        """The UUIDs of the devices that a replica holds; empty where it holds none."""
+        """Return the UUIDs of the devices that a replica holds; empty where it holds none."""
         holding = self._held.get(replica_id)
         return holding.uuids if holding is not None else ()
 
     def holders(self) -> Mapping[str, tuple[str, ...]]:
-        """The device UUIDs of each replica that holds any, by replica id."""
+        """Return a new dict: the device UUIDs of each replica that holds any, by replica id."""
         return {name: holding.uuids for name, holding in self._held.items()}
 
     def adopt(self, replica_id: str, uuids: Iterable[str], share: float) -> None:
@@ -183,10 +186,10 @@ class GpuLedger:
         now: int,
         heir: str = "",
     ) -> GpuPlacement:
-        """Take devices for a replica, or say why it cannot have any.
+        """Take devices for a replica and return the ``GpuPlacement``; without any it says why.
 
-        What it held before is given up first. ``heir`` names what it may inherit: devices that were
-        released for this name.
+        What it held before is given up first, even if nothing is found. ``heir`` names what it may
+        inherit: devices that were released for this name.
         """
         self._held.pop(replica_id, None)
         found = self.would_place(request, devices, now, heir)
@@ -213,10 +216,10 @@ class GpuLedger:
     def has_room(
         self, request: GpuRequest, devices: Sequence[PlacementDevice], now: int, heir: str = ""
     ) -> bool:
-        """Whether one more replica would find devices, now or once the driver has cleaned up.
+        """Return whether one more replica would find devices, now or after the driver's clean-up.
 
         A device that was just released counts although its memory is still in use. One that other
-        replicas have filled does not, though a request may overcommit it.
+        replicas have filled does not, though a request may overcommit it. Changes nothing.
         """
         just = {uuid for uuid, told in self._released.items() if now - told.at < self._return}
         stock = self._sort(request, devices, now, heir, cleaned=just)
@@ -226,7 +229,7 @@ class GpuLedger:
     def would_place(
         self, request: GpuRequest, devices: Sequence[PlacementDevice], now: int, heir: str = ""
     ) -> GpuPlacement:
-        """The devices that a request would get now, or why none. Changes nothing."""
+        """Return the ``GpuPlacement`` a request would get now, or why none. Changes nothing."""
         stock = self._sort(request, devices, now, heir, cleaned=set())
         if len(stock.free) >= request.count:
             chosen = self._choose(stock.free, request)

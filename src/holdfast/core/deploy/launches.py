@@ -18,7 +18,7 @@ from holdfast.core.types import Decision, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class LaunchGateConfig:
-    """How many replicas of one host may load at a time, cold and warm."""
+    """Settings of one host: how many replicas may load at a time, cold and warm, and may wait."""
 
     parallel_cold: int = 1  # loads from disk or network: in turn, half are ready in half the time
     parallel_warm: int = 4  # loads out of the page cache; they share memory bandwidth, not a disk
@@ -52,11 +52,11 @@ _SAME: Final = Decision(False, "another loads the same weights first: they are c
 
 
 class LaunchGate:
-    """The queue of replicas that want to load on one host.
+    """The queue of replicas that want to load on one host; it starts none.
 
     ``ask`` takes a place in the queue and says whether it is the replica's turn; ask again on each
     tick. ``began`` claims the turn. ``ended`` gives it back, and also removes from the queue a
-    replica that will not load after all.
+    replica that will not load after all. A turn that nobody gives back expires.
     """
 
     def __init__(self, config: LaunchGateConfig) -> None:
@@ -68,26 +68,31 @@ class LaunchGate:
         self._now = 0
 
     def configure(self, config: LaunchGateConfig) -> None:
-        """Take other bounds; what loads already goes on, and the new ones hold for who waits."""
+        """Replace the settings: loads under way go on, the new bounds hold for those who wait."""
         self.config = config
         self._ask_again = nanos(config.ask_again_s)
         self._load_max = nanos(config.load_max_s)
 
     def warm(self, weights: str) -> None:
-        """Remember that a path's weights were loaded on this host, so that they are cached."""
+        """Remember that this path's weights were loaded on this host: later loads of it are warm.
+
+        Keeps ``weights_max`` paths; the one unused longest is dropped. Loads nothing.
+        """
         self._warm.pop(weights, None)
         self._warm[weights] = None
         if len(self._warm) > self.config.weights_max:
             del self._warm[next(iter(self._warm))]
 
     def is_warm(self, weights: str) -> bool:
-        """Whether a path's weights were loaded on this host before."""
+        """Return whether a path's weights are remembered as loaded on this host before."""
         return weights in self._warm
 
     def ask(self, replica_id: str, weights: str, now: int) -> Decision:
-        """Whether a replica may load now; queues it if it is not queued yet.
+        """Return whether a replica may load now, as a ``Decision`` with the reason.
 
-        Cold and warm loads are each served in order of asking.
+        Queues it if it is not queued yet, unless the queue is full. Cold and warm loads are each
+        served in order of asking; a cold path that another loads already is waited for. Claims no
+        turn: see ``began``.
         """
         self._now = now
         self._expire(now)
@@ -123,7 +128,10 @@ class LaunchGate:
         return Decision(len(running) + ahead < bound, told)
 
     def began(self, replica_id: str) -> None:
-        """Note that a replica loads now; ignored if it did not ask before."""
+        """Note that a queued replica loads now: it leaves the queue and takes a turn.
+
+        Ignored if it did not ask before; whether it was its turn is not checked.
+        """
         place = self._waiting.pop(replica_id, None)
         if place is None:
             return

@@ -33,7 +33,7 @@ _FAILED_MAX: Final = 256  # nodes remembered; the one that failed longest ago go
 
 @dataclass(slots=True, frozen=True)
 class ClusterNode:
-    """A node as its cluster lists it, with what is free on it and which models it runs."""
+    """Figures now of one cluster node: what is free on it, its replicas by model, if it stays."""
 
     id: str
     address: str
@@ -48,7 +48,7 @@ class ClusterNode:
 
 @dataclass(slots=True, frozen=True)
 class NodeRequest:
-    """What one replica needs of a node: devices, CPUs, and the zone it should be in."""
+    """What one replica needs of one node: devices, CPUs, and a preferred zone (empty: any)."""
 
     model: str
     gpus: int = 0  # tensor × pipeline degree: all on one node
@@ -62,16 +62,18 @@ class NodeRequest:
 
 @dataclass(slots=True, frozen=True)
 class NodeChoice:
-    """The chosen node, or None, with the reason in words."""
+    """The chosen ``ClusterNode``, or None if there is none, with the reason in words."""
 
     node: ClusterNode | None
     reason: str
 
 
 def choose_node(request: NodeRequest, nodes: Iterable[ClusterNode]) -> NodeChoice:
-    """Choose the node for one more replica: with room, in its zone if possible, least of its model.
+    """Return the ``NodeChoice`` for one more replica: a node with room, in its zone if possible.
 
-    Without one, ``node`` is None and the reason says what is missing. Reserves nothing.
+    Of those the one with fewest replicas of its model. Nodes that leave or are lost are left out;
+    ones that failed to reserve come last. Without one, ``node`` is None and the reason says what is
+    missing. Reserves nothing.
     """
     listed = list(nodes)
     in_zone: dict[str, int] = {}  # replicas of this model
@@ -114,7 +116,7 @@ def choose_node(request: NodeRequest, nodes: Iterable[ClusterNode]) -> NodeChoic
 
 
 class FailedReservations:
-    """Remembers for a minute which nodes had room and did not reserve it."""
+    """Remembers by node id, for a minute, which nodes had room and did not reserve it."""
 
     __slots__ = ("_at",)
 
@@ -122,18 +124,18 @@ class FailedReservations:
         self._at: dict[str, int] = {}
 
     def add(self, node: str, now: int) -> None:
-        """Note that a node did not reserve what it seemed to have free."""
+        """Note that a node did not reserve what it seemed to have free; keeps at most 256 nodes."""
         self._at.pop(node, None)
         self._at[node] = now
         while len(self._at) > _FAILED_MAX:
             del self._at[next(iter(self._at))]
 
     def clear(self, node: str) -> None:
-        """Note that a node reserved what it was asked for."""
+        """Forget a node's failure: it has reserved what it was asked for."""
         self._at.pop(node, None)
 
     def failed(self, node: str, now: int) -> bool:
-        """Whether a node failed to reserve within the last minute."""
+        """Return whether a node failed to reserve within the last minute; changes nothing."""
         at = self._at.get(node)
         return at is not None and now - at < nanos(FAILED_S)
 

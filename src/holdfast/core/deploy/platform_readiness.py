@@ -24,7 +24,7 @@ VERDICT: Final = "verdict"  # their readiness is control's own verdict
 
 @dataclass(slots=True, frozen=True)
 class PodReadiness:
-    """What a platform says of one pod's readiness, and said before."""
+    """What a platform says of one pod's readiness now and said before, and of its removal."""
 
     pod: str
     ready: bool | None  # None: the platform does not say
@@ -34,10 +34,10 @@ class PodReadiness:
 
 
 def drained_pods(pods: Sequence[PodReadiness]) -> frozenset[str]:
-    """Names of the pods to drain now: unready again, or about to go; at most half of all given.
+    """Return the names of the pods to drain now: unready again, or about to go; at most half.
 
     ``pods`` are all pods of one model that were not told to end; those drained already come first,
-    then those with a notice that they are about to go, then the order given.
+    then those with a notice that they are about to go, then the order given. Drains nothing itself.
     """
     out = [one for one in pods if one.noticed or (one.was_ready and one.ready is False)]
     out.sort(key=lambda one: (not one.drained, not one.noticed))

@@ -22,7 +22,10 @@ BY_PLATFORM = "its pod was deleted"  # where nothing says how its process ended
 
 @dataclass(slots=True, frozen=True)
 class PodEnd:
-    """How a container ended, as far as its platform says."""
+    """How a container's run ended, as far as its platform says: exit code, signal, memory, reason.
+
+    None or empty: it does not say.
+    """
 
     code: int | None = None
     signal: int | None = None
@@ -33,7 +36,7 @@ class PodEnd:
 
 @dataclass(slots=True, frozen=True, order=True)
 class PodLife:
-    """One run of a container: which pod, and which of its runs."""
+    """The identity of one run of a container: its pod's uid, and the number of restarts before."""
 
     uid: str
     number: int
@@ -41,7 +44,7 @@ class PodLife:
 
 @dataclass(slots=True, frozen=True)
 class PodSight:
-    """What a platform says of one pod of a replica at one moment."""
+    """Figures now of one pod of a replica, as its platform lists it, and how its runs ended."""
 
     replica: str
     name: str
@@ -61,7 +64,7 @@ class PodSight:
 
 @dataclass(slots=True, frozen=True)
 class LifeBegan:
-    """A container of the replica runs, or ran: a start that was asked for came true."""
+    """News: a start that was asked for was seen; the container runs, or ran and ended already."""
 
     life: PodLife
     pod: PodSight
@@ -69,7 +72,7 @@ class LifeBegan:
 
 @dataclass(slots=True, frozen=True)
 class LifeEnded:
-    """The container that ran has ended."""
+    """News, once per life: the container that ran has ended, and whether that was asked for."""
 
     life: PodLife
     end: PodEnd
@@ -78,7 +81,7 @@ class LifeEnded:
 
 @dataclass(slots=True, frozen=True)
 class LifeLeaving:
-    """The pod of the container that runs was told to end, and not by control."""
+    """News, once per life: the pod that runs was told to end, and not by control. It still runs."""
 
     life: PodLife
     reason: str
@@ -88,7 +91,11 @@ LifeNews = LifeBegan | LifeEnded | LifeLeaving
 
 
 class ReplicaLives:
-    """The lives of one replica: at most one runs, and each that began ends once."""
+    """Follows the runs of one launched replica's container on Kubernetes from what its pods show.
+
+    At most one life runs, and each that began ends once. Keeps the running life and the last that
+    ended; starts and stops nothing.
+    """
 
     def __init__(self, last: PodLife | None = None) -> None:
         """``last``: the life whose end was told already."""
@@ -99,21 +106,35 @@ class ReplicaLives:
         self._asked = False  # control itself told it to end
 
     def begin(self) -> None:
-        """Ask for a life: the next that is seen is told. Ignored while one runs."""
+        """Note that control asked for a start: the next run that is seen is reported as begun.
+
+        Ignored while one runs. Starts nothing itself.
+        """
         self.awaited = self.running is None
 
     def end(self) -> None:
-        """Note that control told the replica to end."""
+        """Note that control told this replica to end; stops nothing itself.
+
+        The end of the life that runs is then reported as asked for, and a start that is still
+        awaited is called off.
+        """
         self.awaited, self._asked = False, True
 
     def give_up(self) -> None:
-        """Count the life that runs as over: its platform does not say what became of it."""
+        """Count the running life as over, without news of it, and call off an awaited start.
+
+        For a platform that does not say what became of it.
+        """
         if self.running is not None:
             self.running, self.last = None, self.running
         self.awaited = False
 
     def take(self, pods: Iterable[PodSight]) -> list[LifeNews]:
-        """Compare what runs with the replica's pods as they are now; what is new of it."""
+        """Compare with the replica's pods as they are now; return what is new, oldest first.
+
+        The news are ``LifeBegan`` (only if a start is awaited), ``LifeLeaving`` and ``LifeEnded``;
+        empty: nothing. A running life whose pod is not in ``pods`` has ended.
+        """
         by_uid = {pod.uid: pod for pod in pods}
         news: list[LifeNews] = []
         if self.running is None and self.awaited:
@@ -127,7 +148,10 @@ class ReplicaLives:
         return news
 
     def next_life(self, pods: Iterable[PodSight]) -> PodSight | None:
-        """The newest pod that shows a run whose end was not told; one that leaves is no start."""
+        """Return the newest pod with a run that was not reported as ended yet, or None.
+
+        Pods that leave are left out. Changes nothing.
+        """
         fresh = [pod for pod in pods if not pod.leaving and self._is_fresh(pod)]
         return max(fresh, key=lambda pod: (pod.created_at, pod.uid), default=None)
 

@@ -24,16 +24,16 @@ _NUMBER: Final = re.compile(r"[0-9]{1,5}")
 
 @dataclass(slots=True, frozen=True)
 class PodPort:
-    """The port of a pod's engine, or the problem why none can be chosen."""
+    """The port number of a pod's engine, or None with the problem why none can be chosen."""
 
     number: int | None
     problem: str = ""
 
 
 def checked_port(port: int | str) -> int | str:
-    """A port of a rule: a number, or a name of at most 15 characters; ``ConfigError`` if neither.
+    """Return a port of a rule: a number, or a name of at most 15 characters.
 
-    A number that was written as text is returned as a number.
+    A number written as text is returned as a number. Raises ``ConfigError`` if it is neither.
     """
     if isinstance(port, str) and _NUMBER.fullmatch(port):
         port = int(port)
@@ -45,9 +45,11 @@ def checked_port(port: int | str) -> int | str:
 
 
 def port_of(said: str, usual: int | str, ports: Sequence[tuple[str, int]]) -> PodPort:
-    """Choose a pod's port. ``said``: by the pod itself; ``usual``: by the rule, where it is silent.
+    """Return the ``PodPort`` of a pod's engine: what the pod itself says, else what the rule says.
 
-    ``ports`` are the names and numbers that the pod declares, in its own order.
+    ``said``: the pod's own word, empty if none; ``usual``: the rule's port. A name is looked up
+    among ``ports``, the (name, number) pairs that the pod declares; if it is not there, ``number``
+    is None and ``problem`` says why. Raises nothing.
     """
     if said:
         try:

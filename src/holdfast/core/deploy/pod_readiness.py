@@ -26,10 +26,10 @@ _LEAVING: Final = frozenset({State.DRAINING, State.STOPPED})
 
 
 def told_ready(rows: Iterable[ReplicaView], share_max: float) -> dict[str, Decision]:
-    """What each replica's readiness probe shall say, by replica id, with the reason.
+    """Return what each replica's readiness probe shall say, by replica id, with the reason.
 
-    Ready if it gets requests; at most ``share_max`` of the pool is unready on suspicion, facts such
-    as dead have no bound.
+    ``rows`` are all replicas of one pool. Ready if it gets requests; at most ``share_max`` of the
+    pool is unready on suspicion, facts such as dead have no bound.
     """
     answers: dict[str, Decision] = {}
     suspected: list[ReplicaView] = []
@@ -60,7 +60,7 @@ def told_ready(rows: Iterable[ReplicaView], share_max: float) -> dict[str, Decis
 
 @dataclass(slots=True, frozen=True)
 class VerdictHoldConfig:
-    """How long a verdict holds, and how long control may not know a replica."""
+    """Settings: how many seconds a verdict holds, and how long control may not know a replica."""
 
     fresh_s: float = 30.0  # three answers missing: control restarts in a few seconds
     unknown_s: float = 60.0  # a new pod is known within seconds; beyond it the setup is wrong
@@ -72,9 +72,9 @@ class VerdictHoldConfig:
 
 
 class VerdictHold:
-    """Control's last word on one replica, for its readiness probe.
+    """Keeps control's last word on one replica, in its pod's agent, for the readiness probe.
 
-    Ready where control is not heard.
+    Ready where control is not heard; asks nobody itself.
     """
 
     __slots__ = ("_at", "_config", "_fresh", "_unknown", "_unknown_from", "_verdict")
@@ -87,7 +87,7 @@ class VerdictHold:
         self._unknown_from: int | None = None
 
     def heard(self, verdict: Decision | None, now: int) -> None:
-        """Take an answer of control; ``None`` says that it does not know the replica."""
+        """Store an answer of control; ``None`` says that control does not know the replica."""
         self._verdict, self._at = verdict, now
         if verdict is not None:
             self._unknown_from = None
@@ -95,10 +95,11 @@ class VerdictHold:
             self._unknown_from = now
 
     def answer(self, now: int) -> Decision:
-        """What the readiness probe is told now, and why.
+        """Return the ``Decision`` that the readiness probe is told now, with the reason.
 
-        Ready before control's first answer, when its word is too old, or when it does not know the
-        replica for long.
+        Control's word while it is fresh. Ready before its first answer, when its word is too old,
+        or when it has not known the replica for long; not ready while it has not known it for a
+        short time.
         """
         if self._at is None:
             return Decision(True, "control has not answered yet; the engine's own probes decide")

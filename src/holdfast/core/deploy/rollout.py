@@ -29,9 +29,9 @@ _ACT: Final = nanos(30)  # a driver that has not done a step by then has lost it
 
 @dataclass(slots=True, frozen=True)
 class RolloutConfig:
-    """How long new replicas must prove themselves, and when failures stop a rollout.
+    """Settings: how long new replicas must prove themselves, and when failures stop a rollout.
 
-    Checked when built: raises ``ConfigError``.
+    Times in seconds. Raises ``ConfigError`` when built with a bad value.
     """
 
     settle_s: float = 5.0  # a new replica stays ready so long before an old one leaves: one canary
@@ -56,7 +56,7 @@ class RolloutConfig:
 
 @dataclass(slots=True, frozen=True)
 class DeploymentGoal:
-    """The revision, count and zones that a model's deployment should have."""
+    """What one model's deployment should become: its revision, replica count and zones."""
 
     model: str
     revision: str
@@ -72,7 +72,7 @@ class DeploymentGoal:
 
 @dataclass(slots=True, frozen=True)
 class Has:
-    """One existing replica, with the fields that a rollout reads."""
+    """One replica that exists now, with the figures that a rollout reads; times in ns."""
 
     id: str
     revision: str
@@ -87,7 +87,7 @@ class Has:
 
 @dataclass(slots=True, frozen=True)
 class Add:
-    """Step: launch one replica of this revision in this zone."""
+    """Step for the caller to carry out: launch one replica of this revision in this zone."""
 
     model: str
     revision: str
@@ -96,7 +96,7 @@ class Add:
 
 @dataclass(slots=True, frozen=True)
 class Remove:
-    """Step: take one replica away, drained, or at once if ``urgent``.
+    """Step for the caller to carry out: take one replica away, drained, or at once if ``urgent``.
 
     ``heir`` is the revision that its devices are kept for; empty: for nobody in particular.
     """
@@ -109,7 +109,7 @@ class Remove:
 
 @dataclass(slots=True, frozen=True)
 class Halted:
-    """Step: the revision is refused; the old one stays, or comes back."""
+    """Step, for information: the revision is refused; the old one stays, or comes back."""
 
     revision: str
     reason: str
@@ -117,7 +117,7 @@ class Halted:
 
 @dataclass(slots=True, frozen=True)
 class Finished:
-    """Step: every replica is of this revision and well. Returned once per rollout."""
+    """Step, for information: all replicas are of this revision and well. Once per rollout."""
 
     revision: str
 
@@ -197,7 +197,7 @@ class Rollout:
     def forgive(self) -> None:
         """Forget the refused revision and the failures counted, so that it may be tried again.
 
-        For an operator who says that the failure was not its own.
+        For an operator who says that the failure was not its own. Starts nothing.
         """
         self.refused_revision = self.halted = None
         self._failed.clear()
@@ -217,10 +217,11 @@ class Rollout:
     def decide(
         self, wish: DeploymentGoal, has: Sequence[Has], now: int, *, spare: bool = True
     ) -> list[Step]:
-        """The next steps: at most one addition or removal, and none before the last was done.
+        """Return the next steps, a new list: at most one ``Add`` or ``Remove``, beside news.
 
-        Without ``spare`` hardware for one more replica, an old one leaves before its successor
-        comes.
+        No such step comes before the last one is seen done (or 30 s passed). Empty: nothing to do,
+        or ``waiting`` says for what it waits. ``has`` are all replicas of the model. Without
+        ``spare`` hardware for one more, an old one leaves first.
         """
         self._hear(wish, has)
         steps: list[Step] = []
@@ -513,7 +514,7 @@ class Rollout:
         return None if self._is_barred(zone, view.now) else zone
 
     def snapshot(self) -> dict[str, object]:
-        """The state as a dict of plain data.
+        """Return the state as a new dict of plain data, for dashboards and for saving.
 
         ``good``, ``refused_revision`` and ``halted`` restore it.
         """

@@ -20,7 +20,7 @@ from holdfast.core.types import require
 
 
 class BudgetShortage(Enum):
-    """Which budget has no room."""
+    """Which budget has no room: this tenant's share, or that of the whole process."""
 
     TENANT = "tenant"  # this tenant's share
     PROCESS = "process"  # that of all
@@ -28,7 +28,7 @@ class BudgetShortage(Enum):
 
 @dataclass(slots=True, frozen=True)
 class ByteBudgetConfig:
-    """How many bytes of bodies and answers a gateway process may hold, and one tenant of it."""
+    """Settings: bytes and requests that one gateway process may hold, and a tenant's share."""
 
     bytes_max: int = 512 << 20  # bodies under way and unread answers; parsing takes twice as much
     receiving_bytes_max: int = 64 << 20  # bodies not complete: two of the largest. A LAN needs ms
@@ -47,7 +47,10 @@ class ByteBudgetConfig:
 
 
 class ByteAccount:
-    """What one tenant holds of the budget: requests under way and their bytes."""
+    """What one tenant holds now in one gateway process: requests under way and their bytes.
+
+    ``admit``, ``begin`` and ``end`` change it and the process's ``ByteBudget`` together.
+    """
 
     __slots__ = ("budget", "bytes", "requests")
 
@@ -57,9 +60,9 @@ class ByteAccount:
         self.requests = 0
 
     def shortage(self, size: int) -> BudgetShortage | None:
-        """Which budget has no room for one more request with a body of this size.
+        """Return which budget has no room for one more request with a body of ``size`` bytes.
 
-        ``None``: all have. Counts nothing.
+        None: all have. Counts nothing.
         """
         budget = self.budget
         held = budget.held + size
@@ -71,9 +74,9 @@ class ByteAccount:
         return None
 
     def admit(self, size: int) -> BudgetShortage | None:
-        """Count a request whose body is complete and return ``None``.
+        """Count a request whose body is complete and return None; without room return the shortage.
 
-        Without room only the shortage.
+        Then nothing is counted. ``end`` with the same size takes it back.
         """
         budget = self.budget
         held, requests = budget.held + size, budget.requests
@@ -89,7 +92,7 @@ class ByteAccount:
         return None
 
     def begin(self, size: int) -> None:
-        """Count a request whose body was admitted in parts and is complete now."""
+        """Count a request of ``size`` bytes without a check: room was checked as its parts came."""
         budget = self.budget
         self.requests += 1
         self.bytes += size
@@ -97,7 +100,7 @@ class ByteAccount:
         budget.held += size
 
     def end(self, size: int) -> None:
-        """Take back a request that was counted with ``admit`` or ``begin``."""
+        """Take back a request that ``admit`` or ``begin`` counted; ``size`` must be the same."""
         budget = self.budget
         self.requests -= 1
         self.bytes -= size
@@ -106,7 +109,11 @@ class ByteAccount:
 
 
 class ByteBudget:
-    """The bytes and requests that a process holds, with an account for each tenant."""
+    """The bytes and requests that one gateway process holds now, their bounds, tenants' accounts.
+
+    ``received`` (bodies not complete) and ``held`` (complete bodies, unread answers) are also
+    changed by callers directly.
+    """
 
     __slots__ = (
         "accounts",
@@ -129,9 +136,10 @@ class ByteBudget:
         self.reconfigure(config, tenants, body_bytes_max)
 
     def reconfigure(self, config: ByteBudgetConfig, tenants: int, body_bytes_max: int = 0) -> None:
-        """Apply new bounds; a share per tenant is bound only where there are several.
+        """Apply new bounds; what is held stays counted, and nobody is put out.
 
-        A body of the largest size that is allowed, ``body_bytes_max``, always fits alone.
+        A tenant's share is bound only where ``tenants`` are several. A body of the largest size
+        allowed, ``body_bytes_max``, always fits alone.
         """
         self.bytes_max = max(config.bytes_max, body_bytes_max)
         self.receiving_bytes_max = max(config.receiving_bytes_max, body_bytes_max)
@@ -142,24 +150,24 @@ class ByteBudget:
         self.tenant_requests_max = max(1, int(self.requests_max * share))
 
     def account(self, tenant: str) -> ByteAccount:
-        """The account of a tenant, made when first asked for."""
+        """Return the ``ByteAccount`` of a tenant, made when first asked for and never dropped."""
         found = self.accounts.get(tenant)
         if found is None:
             found = self.accounts[tenant] = ByteAccount(self)
         return found
 
     def may_receive(self, size: int) -> bool:
-        """Whether a body of this stated length may be begun, by what is here now."""
+        """Return whether a body of this stated length may be begun; sets nothing aside for it."""
         return self.received + size <= self.receiving_bytes_max
 
     @property
     def receives_too_much(self) -> bool:
-        """Whether incomplete bodies have outgrown their budget."""
+        """Whether bytes of incomplete bodies in this process are above their bound; stops none."""
         return self.received > self.receiving_bytes_max
 
     @property
     def holds_too_much(self) -> bool:
-        """Whether bodies and unread answers have outgrown the budget."""
+        """Whether bytes of bodies and unread answers in this process are above their bound."""
         return self.held > self.bytes_max
 
 

@@ -14,7 +14,7 @@ ENOUGH: Final = 0.95  # of the connections that are allowed: nobody raises a lim
 
 
 class OwnResource(StrEnum):
-    """What a process of Holdfast may lack."""
+    """What a Holdfast process itself may run out of: open files, kernel memory, local ports."""
 
     DESCRIPTORS = "descriptors"  # open files, of the process or of the machine
     MEMORY = "memory"  # the kernel's, for sockets
@@ -31,25 +31,25 @@ _OWN_ERRORS: Final = {
 
 
 def own_shortage(number: int | None) -> OwnResource | None:
-    """What this process lacks, by the number of an error of accept or connect.
+    """Return what this process lacks, from the ``errno`` of a failed accept or connect.
 
-    ``None``: the error is not this process's own, but its peer's or the network's.
+    None: the error is not this process's own, but its peer's or the network's.
     """
     return _OWN_ERRORS.get(number or 0)
 
 
 def is_scarce(limit: int, connections: int) -> bool:
-    """Whether a limit on open files is clearly too low for so many client connections."""
+    """Return whether an open-file limit carries under 95 % of so many client connections."""
     return connections_carried(limit) < ENOUGH * connections
 
 
 def connections_carried(limit: int) -> int:
-    """How many client connections a limit on open files carries: two files each."""
+    """Return how many client connections an open-file limit carries: two files each."""
     return max(0, (limit - RESERVE) // 2)
 
 
 def descriptors_needed(connections: int) -> int:
-    """The limit on open files for so many client connections: two each and a reserve."""
+    """Return the open-file limit for so many client connections: two each and a reserve."""
     return 2 * connections + RESERVE
 
 

@@ -22,9 +22,9 @@ C = TypeVar("C")
 
 
 class Newcomers(Generic[C]):
-    """The connections that sent no complete request head yet, oldest first.
+    """All connections of one process that sent no complete request head yet, oldest first.
 
-    It closes none: it names the one to close when a bound is passed.
+    It closes none: it names the one to close when a bound (in all, or of one address) is passed.
     """
 
     __slots__ = ("_by_address", "_grace", "_most", "_most_of_address", "_since")
@@ -38,15 +38,19 @@ class Newcomers(Generic[C]):
         return len(self._since)
 
     def bound(self, most: int, most_of_address: int, grace: int) -> None:
-        """Change the bounds (0: none); ``grace``: nobody younger is closed, in nanoseconds."""
+        """Set the bounds, in all and per address (0: none); who is there stays.
+
+        ``grace`` (ns): nobody younger is named for closing.
+        """
         self._most = most
         self._most_of_address = most_of_address
         self._grace = grace
 
     def came(self, connection: C, address: str, now: int) -> C | None:
-        """Add a connection; return the oldest, to be closed, if a bound is passed, else ``None``.
+        """Add a connection; return the oldest, to be closed by the caller, if a bound is passed.
 
-        ``None`` also where that one is still within the grace.
+        Of its address where that bound is passed, else of all. None: no bound is passed, or that
+        one is still within the grace. The one returned stays listed until ``left``.
         """
         self._since[connection] = (now, address)
         own = self._by_address.setdefault(address, {})
@@ -67,14 +71,14 @@ class Newcomers(Generic[C]):
                 del self._by_address[known[1]]
 
     def oldest(self, now: int) -> C | None:
-        """The connection that has waited longest, or ``None`` if all came within the grace.
+        """Return the connection that has waited longest, to be closed by the caller; removes none.
 
-        Removes none.
+        None: there is none, or all came within the grace.
         """
         return self._ripe(next(iter(self._since)), now) if self._since else None
 
     def of_address(self, address: str) -> int:
-        """How many newcomers there are from an address."""
+        """Return how many newcomers there are from an address; 0 if none."""
         return len(self._by_address.get(address, ()))
 
     def _ripe(self, connection: C, now: int) -> C | None:
@@ -82,7 +86,7 @@ class Newcomers(Generic[C]):
 
 
 class AddressCounts:
-    """How many connections each address has open."""
+    """Counts the connections that each client address has open now; refuses and closes none."""
 
     __slots__ = ("_open",)
 
@@ -96,17 +100,17 @@ class AddressCounts:
         return there
 
     def left(self, address: str) -> None:
-        """Take back a connection that ``came``."""
+        """Take back one connection that ``came`` counted; ``KeyError`` if there is none."""
         there = self._open.pop(address) - 1
         if there:
             self._open[address] = there
 
 
 def longest_waiting(tables: Iterable[Mapping[C, int]], now: int, grace: int) -> C | None:
-    """The oldest connection of the first table that has one older than ``grace``.
+    """Return the oldest connection of the first table that has one of age ``grace`` (ns), or None.
 
     ``tables`` map connections to the time since when they wait, the oldest first; the tables come
-    in the order in which their connections may be given up. ``None``: all are working or new.
+    in the order in which their connections may be given up. Closes and removes nothing.
     """
     for table in tables:
         for connection, since in table.items():

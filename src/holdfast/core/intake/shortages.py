@@ -4,7 +4,7 @@ from holdfast.core.intake.descriptors import OwnResource
 
 
 class Shortages:
-    """How often each resource was missing, since the start and since the last report."""
+    """Counts how often this process lacked each resource: in all, and since the last report."""
 
     __slots__ = ("_told", "counts")
 
@@ -13,11 +13,14 @@ class Shortages:
         self._told = dict(self.counts)
 
     def saw(self, resource: OwnResource) -> None:
-        """Count that a resource was missing once more."""
+        """Count once more that this process lacked a resource."""
         self.counts[resource] += 1
 
     def take_new(self) -> dict[OwnResource, int]:
-        """Counts by resource since the last call, and reset them; empty if nothing was missing."""
+        """Return counts by resource since the last call; only those above 0, empty if none.
+
+        The totals in ``counts`` stay.
+        """
         if self.counts == self._told:
             return {}
         new = {each: count - self._told[each] for each, count in self.counts.items()}

@@ -13,7 +13,7 @@ from holdfast.core.types import ConfigError, require
 
 @dataclass(slots=True, frozen=True)
 class Link:
-    """A way between devices: bytes per second in one direction, and the delay of one message."""
+    """Data-sheet figures of a kind of link between devices: bytes/s one way, delay of a message."""
 
     name: str
     bytes_per_s: float
@@ -46,7 +46,7 @@ LINKS: Final[Mapping[str, Link]] = {
 
 @dataclass(slots=True, frozen=True)
 class Accelerator:
-    """One kind of device: its memory, its speed, and its link to neighbours in the same host."""
+    """Data-sheet figures of one kind of device: memory, bandwidth, operations per second, link."""
 
     name: str
     memory_bytes: float
@@ -75,7 +75,10 @@ ACCELERATORS: Final[Mapping[str, Accelerator]] = {
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator of this name; raises ``ConfigError`` that lists the names."""
+    """Return the built-in ``Accelerator`` of this name, in any case.
+
+    Raises ``ConfigError`` that lists the names if there is none.
+    """
     found = ACCELERATORS.get(name.strip().lower())
     if found is None:
         fix = f"use one of {', '.join(ACCELERATORS)}, or 'cpu'"
@@ -84,7 +87,10 @@ def accelerator(name: str) -> Accelerator:
 
 
 def link_between(name: str) -> Link:
-    """The link of this name; raises ``ConfigError`` that lists the names."""
+    """Return the built-in ``Link`` of this name (not of two devices), in any case.
+
+    Raises ``ConfigError`` that lists the names if there is none.
+    """
     found = LINKS.get(name.strip().lower())
     if found is None:
         raise ConfigError("link", f"{name[:80]!r} is not known", f"use one of {', '.join(LINKS)}")

@@ -16,7 +16,10 @@ from holdfast.core.types import ConfigError, require
 
 @dataclass(slots=True, frozen=True)
 class Traffic:
-    """The load to plan for: requests per second, and mean tokens of prompt and answer."""
+    """The load to plan for: requests per second, and mean tokens of a prompt and of an answer.
+
+    Raises ``ConfigError`` when built with a bad value.
+    """
 
     requests_s: float
     prompt: float  # tokens
@@ -33,10 +36,10 @@ class Traffic:
 
 
 def users_to_rate(users: float, think_s: float, answer_s: float) -> float:
-    """Requests per second of ``users`` who wait for an answer and then think: ``N / (T + Z)``.
+    """Return the requests/s of ``users`` who wait for an answer and then think: ``N / (T + Z)``.
 
-    Little's law; exact on average, whatever the laws. Assumes that answers take ``answer_s``
-    under load as well, so it is an upper bound where a fleet is short.
+    Little's law; exact on average. Assumes that answers take ``answer_s`` under load as well, so it
+    is an upper bound where a fleet is short.
     """
     require(users > 0, "traffic.users", f"is {users:g}", "use a number above 0")
     require(think_s >= 0, "traffic.think", f"is {think_s:g}", "use seconds, 0 or more")
@@ -45,13 +48,16 @@ def users_to_rate(users: float, think_s: float, answer_s: float) -> float:
 
 
 def alone_ms(speed: EngineSpeed, prompt: float, output: float) -> tuple[float, float]:
-    """(milliseconds to read a prompt, milliseconds to write the answer) on an idle replica."""
+    """Return (ms to read a prompt, ms to write the answer) of one request alone on a replica."""
     held = prompt + output / 2.0
     return speed.prefill(prompt), output * speed.step(1, held)
 
 
 def token_budget_ms(latency_s: float, first_token_s: float, output: float) -> float:
-    """Milliseconds that each further token may take: ``(latency - first token) / (output - 1)``."""
+    """Return the ms each further token may take: ``(latency - first token) / (output - 1)``.
+
+    Raises ``ConfigError`` if the latency is not above the first token's.
+    """
     after = latency_s - first_token_s
     fix = f"use more than the first token's {first_token_s:g} s"
     require(after > 0, "capacity.latency", f"is {latency_s:g}", fix)
@@ -62,8 +68,8 @@ def token_budget_ms(latency_s: float, first_token_s: float, output: float) -> fl
 class BatchChoice:
     """How one replica performs with ``batch`` requests at once: times and requests per second.
 
-    Time per step and per token, and seconds per request, from measured speed. Built by ``batch_at``
-    for any batch; ``choose_batch`` returns the largest that keeps the token budget.
+    Computed from its measured speed: ms per step and token, seconds per request. ``batch_at``
+    builds it for any batch; ``choose_batch`` returns the largest that keeps the token budget.
     """
 
     batch: int
@@ -74,11 +80,10 @@ class BatchChoice:
 
 
 def batch_at(speed: EngineSpeed, traffic: Traffic, batch: int) -> BatchChoice:
-    """What a replica does with this many requests at once.
+    """Return the ``BatchChoice`` of a replica with this many requests at once; checks no limit.
 
-    ``service = output x step(B) + B x prefill``: while ``B`` requests run, each sees the prompts
-    of the others being read between its tokens. Assumes means: long answers beside short ones
-    only average out over many requests.
+    ``service = output x step(B) + B x prefill``: while ``B`` requests run, each sees the prompts of
+    the others being read between its tokens. Assumes means.
     """
     held = batch * (traffic.prompt + traffic.output / 2.0)
     step = speed.step(batch, held)
@@ -91,10 +96,11 @@ def batch_at(speed: EngineSpeed, traffic: Traffic, batch: int) -> BatchChoice:
 def choose_batch(
     speed: EngineSpeed, traffic: Traffic, budget_ms: float | None, kv_tokens: float | None = None
 ) -> BatchChoice:
-    """The largest batch whose tokens come within the budget and whose cache fits.
+    """Return the ``BatchChoice`` of the largest batch within the token budget whose cache fits.
 
-    ``kv_tokens`` is the room for KV cache of one replica. Raises ``ConfigError`` where one
-    request alone is too slow: no number of replicas mends that.
+    ``budget_ms`` None: no budget. ``kv_tokens`` is the room for KV cache of one replica; None: no
+    bound. Raises ``ConfigError`` where one request alone is too slow or too large: more replicas do
+    not help.
     """
     most = speed.batch_max
     if kv_tokens is not None:
@@ -124,7 +130,7 @@ def choose_batch(
 
 @dataclass(slots=True, frozen=True)
 class ReplicaNeed:
-    """The number of replicas for a traffic, and what asks for it: waiting or utilisation."""
+    """Result of ``replicas_for``: how many replicas a traffic needs, what each bound asks for."""
 
     replicas: int
     batch: BatchChoice
@@ -143,11 +149,11 @@ def replicas_for(
     late_share: float,
     utilisation: float,
 ) -> ReplicaNeed:
-    """Fewest replicas so that at most ``late_share`` wait longer than ``wait_s`` for a place.
+    """Return the ``ReplicaNeed``: fewest replicas that keep both waits and utilisation in bounds.
 
-    They are also at most ``utilisation`` busy on average. All places of all replicas are one queue
-    (Erlang C): a router that knows them comes close to that. Breaks for bursts, and for a router
-    that chooses blindly.
+    At most ``late_share`` of requests wait longer than ``wait_s`` for a place, and replicas are at
+    most ``utilisation`` busy on average; at least 1. All places count as one queue (Erlang C): too
+    low for bursts or blind routers. Raises ``ConfigError`` if ``wait_s`` is negative.
     """
     require(wait_s >= 0, "capacity.first_token", "leaves no time to wait", "use a later deadline")
     offered = traffic.requests_s * batch.service_s
@@ -168,7 +174,10 @@ def replicas_for(
 
 @dataclass(slots=True, frozen=True)
 class SplitNeed:
-    """Replicas that only read prompts, and replicas that only write answers."""
+    """Result of ``split_need``: replicas that only read prompts, replicas that only write answers.
+
+    Also what each bound asks for, and the KV cache bytes that move between them.
+    """
 
     prefill: int
     decode: int
@@ -193,12 +202,11 @@ def split_need(
     kv_bytes_per_token: float,
     link_bytes_s: float,
 ) -> SplitNeed:
-    """Replicas for prompts and for answers apart (disaggregation).
+    """Return the ``SplitNeed``: replicas for prompts and for answers apart (disaggregation).
 
-    A prefill replica reads one prompt at a time: Erlang C over them. A decode replica writes a
-    batch: ``rate x output x step(B)`` answers are under way, and each replica has ``B`` places.
-    Assumes that the KV cache moves while nothing waits for it; leaves out prompts that are cached
-    already.
+    A prefill replica reads one prompt at a time: Erlang C over them. A decode replica writes
+    ``batch`` answers at once, sized by ``utilisation``. At least 1 of each. Assumes that nothing
+    waits for the KV cache to move; leaves out cached prompts.
     """
     require(batch >= 1, "capacity.batch", f"is {batch}", "use 1 or more")
     require(link_bytes_s > 0, "capacity.link", f"is {link_bytes_s:g}", "use bytes/s above 0")
@@ -224,11 +232,11 @@ def split_need(
 
 
 def warm_share(surge: float, start_s: float, ramp_s: float) -> float:
-    """Share of the present replicas that must stand ready for a surge, beside a scaler.
+    """Return the spare replicas that must stand ready for a surge, as a share of the present ones.
 
-    Load climbs to ``surge`` times over ``ramp_s``; a replica serves ``start_s`` after it was
-    asked for. So the scaler is always ``start_s`` behind: ``(surge - 1) x min(1, start / ramp)``.
-    Assumes a scaler that asks at once for what it sees.
+    Load climbs to ``surge`` times over ``ramp_s``; a replica serves ``start_s`` after it was asked
+    for: ``(surge - 1) x min(1, start / ramp)``. Assumes a scaler that asks at once for what it
+    sees.
     """
     require(surge >= 1, "capacity.surge", f"is {surge:g}", "use a factor of 1 or more")
     require(start_s >= 0, "capacity.start", f"is {start_s:g}", "use seconds, 0 or more")
@@ -240,11 +248,10 @@ def warm_share(surge: float, start_s: float, ramp_s: float) -> float:
 def batch_on_the_spare(
     replicas: int, batch: BatchChoice, mean_requests_s: float, utilisation: float
 ) -> float:
-    """Requests per second of batch work that fit into what the interactive load leaves on average.
+    """Return requests/s of batch work that fit beside the mean interactive load; 0 if none.
 
-    ``replicas x requests/s x utilisation - mean rate``. Assumes batch requests of the same
-    lengths that give way at once; over a day the mean rate is what counts, not the peak that
-    sized the fleet.
+    ``replicas x requests/s x utilisation - mean rate``. Assumes batch requests of the same lengths
+    that give way at once.
     """
     return max(0.0, replicas * batch.requests_s * utilisation - mean_requests_s)
 

@@ -14,7 +14,10 @@ from holdfast.core.types import require
 
 @dataclass(slots=True, frozen=True)
 class Filesystem:
-    """A shared store of weights: its bandwidth, its burst, and what one reader can take."""
+    """A shared store of weights, to plan with: its bandwidth, its burst, what one reader can take.
+
+    All in bytes or bytes per second. Raises ``ConfigError`` when built with a bad value.
+    """
 
     bytes_per_s: float  # for all readers together
     burst_bytes_per_s: float = 0.0  # while credits last; 0: no burst
@@ -31,25 +34,25 @@ class Filesystem:
         require(reader > 0, "filesystem.reader_rate", f"is {reader:g}", "use bytes/s above 0")
 
     def rate(self, credits_left: float) -> float:
-        """Bytes per second of all readers together, with this much burst credit."""
+        """Return the bytes/s of all readers together: the burst rate while credits are left."""
         burst = self.burst_bytes_per_s
         return burst if credits_left > 0 and burst > self.bytes_per_s else self.bytes_per_s
 
 
 def share_bytes_per_s(filesystem: Filesystem, readers: int) -> float:
-    """Bytes per second that each of ``readers`` gets while they read together, without burst."""
+    """Return the bytes/s that each of ``readers`` gets while they read together, without burst."""
     require(readers >= 1, "coldstart.readers", f"is {readers}", "use 1 or more")
     return min(filesystem.reader_bytes_per_s, filesystem.bytes_per_s / readers)
 
 
 def bytes_read(filesystem: Filesystem, seconds: float) -> float:
-    """Bytes that a filesystem delivers while it is saturated for ``seconds``, without burst."""
+    """Return the bytes a filesystem delivers while saturated for ``seconds``, without burst."""
     require(seconds >= 0, "coldstart.saturated", f"is {seconds:g}", "use 0 or more seconds")
     return filesystem.bytes_per_s * seconds
 
 
 def readers_that_fill(filesystem: Filesystem) -> int:
-    """Fewest readers that use all of the bandwidth; more only make each other wait."""
+    """Return the fewest readers that use all of the bandwidth, burst included; at least 1."""
     if filesystem.reader_bytes_per_s == inf:
         return 1
     fastest = max(filesystem.bytes_per_s, filesystem.burst_bytes_per_s)
@@ -58,7 +61,7 @@ def readers_that_fill(filesystem: Filesystem) -> int:
 
 @dataclass(slots=True, frozen=True)
 class LoadSchedule:
-    """Seconds after the start at which each replica is ready, where ``parallel`` load at a time."""
+    """When each replica is ready, in seconds after the start, if ``parallel`` load at a time."""
 
     parallel: int
     ready_s: tuple[float, ...]  # in order
@@ -75,7 +78,7 @@ class LoadSchedule:
 
     @property
     def half_s(self) -> float:
-        """Seconds until half of the replicas are ready."""
+        """Seconds until half of the replicas are ready; of an odd number, the middle one."""
         return self.ready_s[(len(self.ready_s) - 1) // 2]
 
     @property
@@ -87,11 +90,11 @@ class LoadSchedule:
 def schedule_loads(
     sizes: Sequence[float], parallel: int, filesystem: Filesystem, start_s: float = 0.0
 ) -> LoadSchedule:
-    """Load ``sizes`` bytes each, in order, ``parallel`` at a time; ``start_s`` is added to each.
+    """Return the ``LoadSchedule`` of loading ``sizes`` bytes, in order, ``parallel`` at a time.
 
-    Readers share the bandwidth evenly, up to what one can take; beyond the baseline the burst
-    uses up credits. Assumes that metadata is read at once and that nobody else reads. Sizes of 0
-    are in the page cache and ready at once.
+    Readers share the bandwidth evenly, up to what one can take; a burst uses up credits.
+    ``start_s`` is added to each time. Assumes that nobody else reads. Sizes of 0 are ready at once.
+    Computes only: loads nothing.
     """
     require(bool(sizes), "coldstart.replicas", "is 0", "use 1 or more")
     require(parallel >= 1, "coldstart.parallel", f"is {parallel}", "use 1 or more")
@@ -121,11 +124,10 @@ def schedule_loads(
 
 
 def cold_reads(replicas: int, models: int, hosts: int) -> int:
-    """How many reads from the filesystem start all replicas: one per model and host.
+    """Return how many reads from the filesystem start all replicas: one per model and host.
 
     Further copies of a model on a host come out of its page cache. Assumes that copies are dealt
-    out evenly over hosts, that weights fit into the memory beside the replicas, and that the first
-    copy has loaded before the next begins.
+    out evenly over hosts, fit into memory, and that the first has loaded before the next begins.
     """
     require(replicas >= 1, "coldstart.replicas", f"is {replicas}", "use 1 or more")
     good = 1 <= models <= replicas

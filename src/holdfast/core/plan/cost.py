@@ -57,7 +57,7 @@ class Span(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class ModelPrice:
-    """The price of one model: GPUs per replica, price per GPU-hour and per million tokens."""
+    """Settings of one model: GPUs per replica, price per GPU-hour and per million tokens."""
 
     gpus: int = 1  # that one replica holds
     gpu_hour: float = 0.0  # of one GPU
@@ -76,7 +76,11 @@ _UNPRICED: Final = ModelPrice()
 
 @dataclass(slots=True, frozen=True)
 class Prices:
-    """The prices of all models of a fleet, and their currency."""
+    """Settings: the prices of all models of a fleet by name, their currency, and a weight.
+
+    ``output_weight``: how many prompt tokens an answer's token counts as when GPU-seconds are
+    shared.
+    """
 
     currency: str = "USD"
     output_weight: float = 4.0  # of a token of an answer, in tokens of a prompt: usual list prices
@@ -87,7 +91,7 @@ class Prices:
         require(0 < weight <= 1000, "prices.output_weight", f"is {weight}", "use more than 0")
 
     def of(self, model: str) -> ModelPrice:
-        """The price of a model; all zero where the file gives none."""
+        """Return the ``ModelPrice`` of a model; all zero (one GPU) where the file gives none."""
         return self.models.get(model, _UNPRICED)
 
 
@@ -102,7 +106,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Running:
-    """What one replica did since the last booking: starting, or busy for so long."""
+    """Input of ``Ledger.look`` for one replica: whether it was starting, how long it was busy."""
 
     model: str
     starting: bool = False
@@ -111,7 +115,7 @@ class Running:
 
 @dataclass(slots=True)
 class Line:
-    """The tokens and GPU-seconds booked on one key."""
+    """Totals booked on one key: input and output tokens, and the GPU-seconds of both."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -120,7 +124,7 @@ class Line:
 
 @dataclass(slots=True)
 class Hours:
-    """GPU-seconds of one model's replicas, by what they did."""
+    """Total GPU-seconds of one model's replicas since the ledger began, by what they did."""
 
     starting_s: float = 0.0
     idle_s: float = 0.0
@@ -129,14 +133,14 @@ class Hours:
 
     @property
     def all_s(self) -> float:
-        """All GPU-seconds that the model's replicas held, from start to end."""
+        """All GPU-seconds that the model's replicas held so far: starting, idle and busy."""
         return self.starting_s + self.idle_s + self.busy_s
 
 
 class Ledger:
-    """Books tokens and GPU-seconds by key and model, from running totals, since it was created.
+    """Books tokens by ``Key`` and GPU-seconds by model, over the whole fleet, since it was created.
 
-    In memory only; it sends no bills.
+    Keeps totals in memory only; ``look`` is called again and again. It sends no bills.
     """
 
     def __init__(self, prices: Prices) -> None:
@@ -153,8 +157,9 @@ class Ledger:
     ) -> None:
         """Book the last ``elapsed_s``: each replica's GPU-seconds, and tokens since the last call.
 
-        ``counted`` holds each key's total (input, output) tokens so far; busy GPU-seconds are
-        shared out by tokens. A total that fell began anew and is not booked this time.
+        ``replicas`` are all that hold GPUs now; ``counted`` holds each key's total (input, output)
+        tokens so far. Busy GPU-seconds are shared out by tokens, and wait while there are none. A
+        total that fell began anew and is not booked this time. Returns nothing.
         """
         require(elapsed_s >= 0, "elapsed_s", f"is {elapsed_s}", "time does not run backwards")
         for replica in replicas:
@@ -207,17 +212,23 @@ class Ledger:
     # --- money -----------------------------------------------------------------------------------
 
     def gpu_cost(self, model: str, gpu_s: float) -> float:
-        """The cost of so many GPU-seconds of this model, in the prices' currency; books nothing."""
+        """Return what so many GPU-seconds of this model cost, in the prices' currency.
+
+        Books nothing.
+        """
         return self.prices.of(model).gpu_hour * gpu_s / HOUR_S
 
     def charge(self, model: str, line: Line) -> float:
-        """The price of a line's tokens for the client, by the price per million; books nothing."""
+        """Return the price of a line's tokens for the client, by the price per million.
+
+        Books nothing.
+        """
         price = self.prices.of(model)
         asked = line.input_tokens * price.input_million + line.output_tokens * price.output_million
         return asked / MILLION
 
     def seconds(self) -> dict[tuple[str, str], float]:
-        """GPU-seconds by (model, use or span); they add up to all that were held."""
+        """Return total GPU-seconds by (model, use or span); they add up to all that were held."""
         found: dict[tuple[str, str], float] = {}
         for key, line in self.lines.items():
             place = (key.model, key.use.value)

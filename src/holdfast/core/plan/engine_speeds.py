@@ -16,7 +16,10 @@ Band = tuple[int, float, float, float]  # from this batch on: a, b per KV token,
 
 @dataclass(slots=True, frozen=True)
 class EngineSpeed:
-    """The measured speed of one replica: milliseconds per step by batch, and per prompt token."""
+    """Measured speed of one replica: ms per step by batch, and ms to read prompts.
+
+    Coefficients, not live figures. Raises ``ConfigError`` when built with a bad value.
+    """
 
     name: str
     bands: tuple[Band, ...]
@@ -39,7 +42,7 @@ class EngineSpeed:
         require(self.batch_max >= 1, "speed.batch_max", f"is {self.batch_max}", "use 1 or more")
 
     def band(self, batch: int) -> Band:
-        """The (smallest batch, a, b, c) coefficients of ``step`` that hold for this batch."""
+        """Return the (smallest batch, a, b, c) coefficients of ``step`` for this batch."""
         found = self.bands[0]
         for one in self.bands:
             if batch >= one[0]:
@@ -47,12 +50,12 @@ class EngineSpeed:
         return found
 
     def step(self, batch: int, kv_tokens: float) -> float:
-        """Milliseconds of one step with ``batch`` requests that hold ``kv_tokens`` in all."""
+        """Return ms of one step with ``batch`` requests that hold ``kv_tokens`` in all."""
         _, a, b, c = self.band(batch)
         return a + c * batch + b * kv_tokens
 
     def prefill(self, tokens: float) -> float:
-        """Milliseconds to read a prompt of ``tokens`` alone."""
+        """Return ms to read a prompt of ``tokens`` when nothing else runs."""
         square = self.prefill_ms_per_square * tokens * tokens
         return self.prefill_ms + self.prefill_ms_per_token * tokens + square
 
@@ -105,7 +108,10 @@ SPEEDS: Final[Mapping[str, EngineSpeed]] = {
 
 
 def engine_speed(name: str) -> EngineSpeed:
-    """The measured speed of this name; raises ``ConfigError`` that lists the names."""
+    """Return the built-in ``EngineSpeed`` of this name, in any case.
+
+    Raises ``ConfigError`` that lists the names if there is none.
+    """
     found = SPEEDS.get(name.strip().lower())
     if found is None:
         fix = f"use one of {', '.join(SPEEDS)}, or give --step-ms and --prefill-ms-per-token"

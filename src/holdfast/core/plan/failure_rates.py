@@ -26,7 +26,7 @@ def _mtbf(value: float) -> None:
 
 
 def replica_availability(mtbf: float, detect: float, repair: float) -> float:
-    """Share of time one replica is up: ``MTBF / (MTBF + detection + repair)``.
+    """Return the share of time one replica is up: ``MTBF / (MTBF + detection + repair)``.
 
     All three times in the same unit. Assumes that a replica is of no use from its failure until its
     repair, and as good as new after it. Breaks where repairs wait for each other: add that wait.
@@ -38,11 +38,10 @@ def replica_availability(mtbf: float, detect: float, repair: float) -> float:
 
 
 def spot_availability(mtbf: float, reload: float, notice: float) -> float:
-    """Share of time that a spot replica's place is filled: reload less notice counts as down.
+    """Return the share of time a spot replica's place is filled: reload less notice is down.
 
-    The successor is started when the notice comes, so only what its start takes beyond the notice
-    is lost. Assumes that another spot replica is to be had at once; where the market is dry there
-    is none, and all of a zone are taken together: give a correlation as well.
+    All times in one unit. The successor is started when the notice comes. Assumes that another spot
+    replica is to be had at once, and independent losses.
     """
     _mtbf(mtbf)
     _time(reload, "reload")
@@ -52,7 +51,7 @@ def spot_availability(mtbf: float, reload: float, notice: float) -> float:
 
 @dataclass(slots=True, frozen=True)
 class ObservedAvailability:
-    """What a past says of one replica's availability, and between which bounds it may lie."""
+    """Estimate of one replica's availability from its past, with a 95 % interval."""
 
     failures: int
     mtbf: float | None  # none without a failure
@@ -65,12 +64,11 @@ class ObservedAvailability:
 def observed_availability(
     failures: int, up: float, down: float, assumed_down: float = 0.0
 ) -> ObservedAvailability:
-    """Estimate availability from ``failures`` in ``up`` hours of running and ``down`` hours of not.
+    """Return the ``ObservedAvailability`` from ``failures`` in ``up`` time running, ``down`` not.
 
-    The rate of failures has the exact Poisson interval: with none seen in ``up`` hours it may
-    still be as high as 3.7 in as many. The mean duration is taken as seen (``assumed_down`` where
-    none was seen). Assumes that the past was like the future; a fleet that was calm for a week
-    was calm for a week.
+    The rate of failures has the exact Poisson interval, also for none seen. The mean duration is
+    taken as seen, or ``assumed_down`` where none was seen. Times in one unit; assumes that the
+    future is like the past.
     """
     fix = "use 0 or more"
     require(failures >= 0, "failure_rates.failures", f"is {failures}", fix)
@@ -88,7 +86,7 @@ def observed_availability(
 
 
 def poisson_interval(count: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """(low, high) bounds of a Poisson mean of which ``count`` was drawn (Garwood's, exact)."""
+    """Return (low, high) bounds of a Poisson mean of which ``count`` was drawn (Garwood, exact)."""
     tail = (1.0 - confidence) / 2.0
     high = _solve(lambda mean: _at_most(count, mean), tail, count)
     low = _solve(lambda mean: _at_most(count - 1, mean), 1.0 - tail, count) if count else 0.0
@@ -119,11 +117,10 @@ def _solve(chance: Callable[[float], float], wanted: float, count: int) -> float
 
 
 def split_common_cause(availability: float, share: float) -> tuple[float, float]:
-    """Divide a replica's downtime into what hits all at once and what hits it alone.
+    """Return (availability while no common cause holds, share of time that one holds).
 
-    ``share`` of the downtime has a common cause (the beta-factor model). Returns the availability
-    of a replica while no common cause holds, and the share of time that one holds. Assumes that a
-    common cause takes all replicas; no number of spares helps against that part.
+    ``share`` of the downtime has a common cause (the beta-factor model), which takes all replicas;
+    no number of spares helps against that part.
     """
     good = 0.0 <= share <= 1.0
     require(good, "failure_rates.common_cause", f"is {share}", "use a share from 0 to 1")
@@ -135,7 +132,10 @@ def split_common_cause(availability: float, share: float) -> tuple[float, float]
 
 
 def twice_as_reliable(availability: float, factor: float = 2.0) -> float:
-    """Availability of a replica that fails ``factor`` times as rarely, repaired as fast."""
+    """Return the availability of a replica that fails ``factor`` times as rarely.
+
+    Repairs take as long as before.
+    """
     require(factor > 0, "failure_rates.factor", f"is {factor}", "use a factor above 0")
     return factor * availability / (factor * availability + 1.0 - availability)
 

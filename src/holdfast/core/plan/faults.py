@@ -22,7 +22,7 @@ FAULTS_MAX: Final = 100_000  # a schedule beyond this is a typing error in a rat
 
 
 class FaultKind(StrEnum):
-    """The kinds of fault that can be injected into a replica, a zone, or the checker."""
+    """The kinds of fault that can be injected: into a replica, a zone, a region, or the checker."""
 
     CRASH = "crash"
     HANG = "hang"  # accepts, never answers; the health endpoint stays green
@@ -86,7 +86,10 @@ _STORIES: Final[dict[FaultKind, str]] = {
 
 @dataclass(slots=True, frozen=True)
 class Fault:
-    """One fault to inject: its kind, its target and its time window."""
+    """One fault to inject: its kind, target, time window (ns) and parameters. A plain value.
+
+    Raises ``ConfigError`` when built with a bad value.
+    """
 
     kind: FaultKind
     target: str  # a replica id, a zone for ZONE_LOSS, a region for REGION_LOSS, or "*" for all
@@ -123,16 +126,19 @@ class Fault:
         require(killed, "fault.until", "comes before the spot kill", "end it after at + lead_s")
 
     def touches(self, replica_id: str, zone: str, region: str = "") -> bool:
-        """Whether the fault targets this replica: by its id, zone or region, or all replicas."""
+        """Return whether the fault targets this replica, whatever the time.
+
+        By its zone or region for the loss of one, else by its id; ``*`` means all.
+        """
         places = {FaultKind.ZONE_LOSS: zone, FaultKind.REGION_LOSS: region}
         return self.target in (places.get(self.kind, replica_id), EVERYONE)
 
     def holds(self, now: int) -> bool:
-        """Whether the fault is active at ``now``."""
+        """Return whether the fault is active at ``now`` (ns); at ``until`` itself it is over."""
         return self.at <= now and (self.until is None or now < self.until)
 
     def dies_at(self) -> int | None:
-        """When the fault alone kills its target; ``None`` if it does not, or only on use."""
+        """Return when (ns) the fault alone kills its target; None if never, or only on use."""
         if self.kind in (FaultKind.CRASH, FaultKind.ZONE_LOSS, FaultKind.REGION_LOSS):
             return self.at
         if self.kind not in (FaultKind.SPOT_NOTICE, FaultKind.LEAK):
@@ -141,7 +147,7 @@ class Fault:
         return death if self.until is None or death < self.until else None
 
     def describe(self) -> str:
-        """The fault as one sentence for people."""
+        """Return the fault as one sentence for people."""
         who = "every replica" if self.target == EVERYONE else self.target
         for kind, place in ((FaultKind.ZONE_LOSS, "zone"), (FaultKind.REGION_LOSS, "region")):
             if self.kind is kind:
@@ -181,13 +187,16 @@ class FaultSchedule:
             index.setdefault(fault.target, []).append(fault)
 
     def edges(self) -> list[Edge]:
-        """All (time, "begin" or "end", fault) by time; at one instant ends go first."""
+        """Return all (time, "begin" or "end", fault), sorted by time; at one instant ends go first.
+
+        Faults that never end have no end.
+        """
         ends: list[Edge] = [(f.until, "end", f) for f in self.faults if f.until is not None]
         begins: list[Edge] = [(f.at, "begin", f) for f in self.faults]
         return sorted(ends + begins, key=lambda edge: edge[0])
 
     def active(self, target_replica: str, zone: str, now: int, region: str = "") -> list[Fault]:
-        """The faults that are active for this replica now, earliest first."""
+        """Return the faults active for this replica now, by id, zone or region; earliest first."""
         found: list[Fault] = []
         for faults in (
             self._by_replica.get(target_replica),
@@ -204,7 +213,7 @@ class FaultSchedule:
         return found
 
     def describe(self) -> list[str]:
-        """One sentence per fault, in order."""
+        """Return one sentence per fault, earliest first."""
         return [fault.describe() for fault in self.faults]
 
     def __len__(self) -> int:
@@ -224,11 +233,11 @@ def random_schedule(
     duration_s: tuple[float, float] = (10.0, 300.0),  # from a blip to a slow human
     affected_share_max: float = 0.5,  # beyond half, no policy can be judged: nothing is left
 ) -> FaultSchedule:
-    """Draw faults as a Poisson process per replica, limiting how many suffer at once.
+    """Return a ``FaultSchedule`` drawn as a Poisson process per replica, with a bound on those hit.
 
-    A fault that would exceed ``floor(share x replicas)`` or hit a replica already hit is dropped,
-    not postponed: postponing would bunch faults at the edge of the bound. PROBE_BLIND hits the
-    checker, so it counts no replica as affected and there is one at a time.
+    Times up to ``horizon`` (ns). A fault that would exceed ``floor(share x replicas)`` at once or
+    hit a replica already hit is dropped. PROBE_BLIND counts no replica as hit, one at a time.
+    Raises ``ConfigError`` for bad arguments.
     """
     _check_draw(replicas, horizon, rate_per_replica_hour, kinds)
     _check_shape(duration_s, affected_share_max)

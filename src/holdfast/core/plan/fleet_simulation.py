@@ -20,7 +20,7 @@ _BATCHES: Final = 40  # of which the spread tells the error of the mean
 
 @dataclass(slots=True, frozen=True)
 class SimulatedFleet:
-    """What a simulated past of a fleet showed: availability with its error, and windows met."""
+    """Result of ``simulate_fleet``: availability with its standard error, share of windows met."""
 
     availability: float
     error: float  # of the availability, one standard error
@@ -42,11 +42,11 @@ def simulate_fleet(
     target: float,
     events: int = 200_000,
 ) -> SimulatedFleet:
-    """Run ``events`` failures and repairs; times in one unit, ``zone_up`` 0 for zones that stay up.
+    """Return the ``SimulatedFleet`` after ``events`` failures and repairs drawn from ``rng``.
 
-    Assumes exponential times and as many repairs at once as there are failures. Starts with
-    everything up, which is forgotten after a few repair times: one batch in forty is left out for
-    it. Breaks where repairs queue for people or parts: then more are down at once than here.
+    Times in one unit; ``zone_up`` 0: zones stay up. Assumes exponential times and as many repairs
+    at once as there are failures. Starts with everything up; one batch in forty is left out for
+    that. Breaks where repairs queue: then more are down at once.
     """
     require(1 <= events <= EVENTS_MAX, "simulation.events", f"is {events}", "use 1 to 2000000")
     for name, value in (("up", up), ("down", down), ("window", window)):

@@ -19,7 +19,7 @@ STAGES_MAX: Final = 16  # beyond, a token passes through more hosts than anybody
 
 @dataclass(slots=True, frozen=True)
 class EngineProfile:
-    """What an engine takes beside the model, and how it fills a batch."""
+    """Built-in figures of one engine: memory it takes beside the model, tokens of one pass."""
 
     name: str
     overhead_bytes: float  # of one device, or of the process where there is none
@@ -43,12 +43,11 @@ ENGINES: Final[Mapping[str, EngineProfile]] = {
 
 
 def activation_bytes(shape: ModelShape, tensor: int, batch_tokens: int, sequences: int) -> float:
-    """Peak bytes of activations on one device in a forward pass.
+    """Return the peak bytes of activations on one device in a forward pass.
 
-    The widest moment of a layer (gate, up and their product, at 16 bits, divided by the tensor
-    degree, and four copies of the hidden state), and at the end three 32-bit copies of the logits
-    of every sequence. Llama-3-8B with 8,192 tokens and 256 sequences: 1.23 GB, where vLLM measured
-    1.35. Breaks for engines without fused attention, whose scores grow with the square of a prompt.
+    The widest moment of a layer at 16 bits, divided by the tensor degree, four copies of the hidden
+    state, and three 32-bit copies of every sequence's logits. Breaks for engines without fused
+    attention, whose scores grow with the square of a prompt.
     """
     require(batch_tokens >= 1, "memory.batch_tokens", f"is {batch_tokens}", "use 1 or more")
     wide = 3 * shape.active_width / tensor + 4 * shape.hidden
@@ -57,7 +56,7 @@ def activation_bytes(shape: ModelShape, tensor: int, batch_tokens: int, sequence
 
 @dataclass(slots=True, frozen=True)
 class DeviceNeed:
-    """Bytes that the fullest device of a replica holds, by part, and the budget it has."""
+    """Result: bytes that the fullest device of one replica holds, by part, and its budget."""
 
     tensor: int
     pipeline: int
@@ -74,7 +73,7 @@ class DeviceNeed:
 
     @property
     def fits(self) -> bool:
-        """Whether the parts stay within the budget."""
+        """Whether ``total`` is at most the budget that the engine may use of the device."""
         return self.total <= self.budget
 
     @property
@@ -85,7 +84,10 @@ class DeviceNeed:
 
 @dataclass(slots=True, frozen=True)
 class MemoryQuestion:
-    """A model, its traffic and a device, as far as memory is concerned."""
+    """A model, the requests at once and a device, to compute memory for; holds inputs only.
+
+    Raises ``ConfigError`` when built with a bad value.
+    """
 
     shape: ModelShape
     quantisation: Quantisation
@@ -116,11 +118,10 @@ class MemoryQuestion:
         require(0 < bits <= 32, "memory.kv_bits", f"is {bits}", "use 16, or 8 for an FP8 cache")
 
     def stage_weights(self, tensor: int, pipeline: int) -> float:
-        """Bytes of weights on the fullest device.
+        """Return the bytes of weights on the fullest device.
 
         The stage with most layers, and with the larger of embedding and output matrix, divided by
-        the tensor degree. Assumes that engines divide every matrix; norms are copied, which is
-        nothing.
+        the tensor degree. Assumes that engines divide every matrix.
         """
         whole = self.shape.weight_bytes(self.quantisation)
         scale = 1.0 if self.weight_bytes is None else self.weight_bytes / whole
@@ -131,15 +132,15 @@ class MemoryQuestion:
         return (layers + end) * scale / tensor
 
     def stage_kv_per_token(self, tensor: int, pipeline: int) -> float:
-        """Bytes of KV cache of one token on the fullest device."""
+        """Return the bytes of KV cache of one token on the fullest device."""
         most = ceil(self.shape.layers / pipeline) / self.shape.layers
         whole = self.shape.kv_bytes_per_token(self.kv_bits)
         return whole * most * self.shape.kv_share(tensor)
 
     def need(self, tensor: int = 1, pipeline: int = 1) -> DeviceNeed:
-        """Bytes that the fullest device holds with this tensor degree and these pipeline stages.
+        """Return the ``DeviceNeed`` of the fullest device with this tensor degree and these stages.
 
-        It need not fit: see ``fits``.
+        It need not fit: see its ``fits``.
         """
         tokens = self.context * self.sequences
         activations = self.activations
@@ -156,17 +157,19 @@ class MemoryQuestion:
         )
 
     def kv_tokens(self, tensor: int = 1, pipeline: int = 1) -> int:
-        """Tokens of context that fit beside the weights; negative where not even these fit."""
+        """Return how many tokens of context, of all requests, fit beside the weights.
+
+        Negative where not even the weights fit.
+        """
         need = self.need(tensor, pipeline)
         room = need.budget - need.total + need.kv
         return int(room / self.stage_kv_per_token(tensor, pipeline))
 
     def smallest(self, degrees: list[int], stages_max: int = STAGES_MAX) -> DeviceNeed | None:
-        """The smallest division that fits: fewest stages first, then the lowest tensor degree.
+        """Return the ``DeviceNeed`` of the smallest division that fits, or None if none does.
 
-        ``degrees`` are the tensor degrees that the heads and the host allow. Stages come last
-        because a token passes them one after the other: they make room and no speed. None: it
-        fits nowhere.
+        Fewest pipeline stages first, then the lowest of ``degrees``, the tensor degrees that the
+        heads and the host allow: stages make room and no speed.
         """
         for pipeline in range(1, min(stages_max, self.shape.layers) + 1):
             for tensor in sorted(degrees):
@@ -177,7 +180,7 @@ class MemoryQuestion:
 
 
 def with_headroom(size: float, headroom: float, step: float = 0.5 * GB) -> float:
-    """A reservation for ``size`` bytes: with headroom, rounded up to a step of half a gigabyte.
+    """Return a reservation in bytes for ``size``: with headroom (a share), rounded up to ``step``.
 
     A limit that equals the footprint is an out-of-memory kill at the first long request.
     """
@@ -188,10 +191,9 @@ def with_headroom(size: float, headroom: float, step: float = 0.5 * GB) -> float
 
 
 def fit_on_host(host_bytes: float, reservation: float) -> int:
-    """How many containers with this reservation a scheduler puts on one host.
+    """Return how many containers with this reservation a scheduler puts on one host; may be 0.
 
-    Assumes that memory alone decides, and that the scheduler believes the reservation: with one
-    that is too low it places too many, and the kernel ends some of them.
+    Assumes that memory alone decides, and that the scheduler believes the reservation.
     """
     require(host_bytes > 0, "memory.host_memory", f"is {host_bytes:g}", "use a size such as 31GB")
     require(reservation > 0, "memory.reservation", f"is {reservation:g}", "use a size above 0")

@@ -14,7 +14,7 @@ from holdfast.core.types import ConfigError
 
 @dataclass(slots=True, frozen=True)
 class KnownModel:
-    """One published model: its shape, and where that was read."""
+    """One published model of the built-in list: its name, its ``ModelShape`` and their source."""
 
     name: str
     shape: ModelShape
@@ -136,7 +136,10 @@ MODELS: Final[Mapping[str, KnownModel]] = {
 
 
 def known_model(name: str) -> KnownModel:
-    """The model of this name; raises ``ConfigError`` that lists the names where there is none."""
+    """Return the built-in ``KnownModel`` of this name, in any case.
+
+    Raises ``ConfigError`` that lists the names if there is none.
+    """
     found = MODELS.get(name.strip().lower())
     if found is None:
         fix = f"use one of {', '.join(MODELS)}, or give its config.json or its parameters"

@@ -23,7 +23,7 @@ _EXACT: Final = frozenset(
 
 @dataclass(slots=True, frozen=True)
 class Quantisation:
-    """Bits that one weight takes, and one of the matrices that are usually left finer."""
+    """Bits per weight of one format: inside the layers, of the embedding, of the output matrix."""
 
     name: str
     bits: float  # of a weight inside the layers, scales included
@@ -125,7 +125,7 @@ class ModelShape:
 
     @property
     def attention_parameters(self) -> int:
-        """Weights of the attention of one layer.
+        """Number of weights of the attention of one layer.
 
         Grouped heads: queries and output have all heads, keys and values only ``kv_heads``. Latent
         attention (MLA): two narrow matrices down and two up in place of keys and values.
@@ -163,23 +163,23 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Weights of the input embedding, learned positions included."""
+        """Number of weights of the input embedding, learned positions included."""
         return (self.vocabulary + self.positions) * self.hidden
 
     @property
     def output_parameters(self) -> int:
-        """Weights of the output matrix; none of its own where it is the embedding."""
+        """Number of weights of the output matrix; 0 where it is the embedding (``tied``)."""
         return 0 if self.tied else self.vocabulary * self.hidden
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of all layers and the last norm."""
+        """Number of weights of all layers together and the last norm."""
         last = self.hidden * (2 if self.full_bias else 1)
         return sum(self._layer(index) for index in range(self.layers)) + last
 
     @property
     def parameters(self) -> int:
-        """All weights of the model."""
+        """Number of all weights of the model, with all experts."""
         return self.embedding_parameters + self.layer_parameters + self.output_parameters
 
     @property
@@ -191,7 +191,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Weights that one token meets: with experts, those of the chosen ones only."""
+        """Number of weights one token meets: with experts, those of the active ones only."""
         if not self.experts:
             return self.parameters
         idle = self.experts - self.experts_active
@@ -201,19 +201,19 @@ class ModelShape:
     # --- bytes -----------------------------------------------------------------------------------
 
     def weight_bytes(self, quantisation: Quantisation) -> float:
-        """Bytes of all weights at a quantisation.
+        """Return the bytes of all weights at a quantisation.
 
-        Assumes that norms and biases, far below one in a thousand, are quantised with the rest.
-        Breaks for mixed files that give some layers more bits than others: take the file's size.
+        Assumes that norms and biases are quantised with the rest. Breaks for mixed files that give
+        some layers more bits than others: take the file's size.
         """
         return self.layer_bytes(quantisation) + sum(self.end_bytes(quantisation))
 
     def layer_bytes(self, quantisation: Quantisation) -> float:
-        """Bytes of all layers, without embedding and output matrix."""
+        """Return the bytes of all layers together, without embedding and output matrix."""
         return self.layer_parameters * quantisation.bits / 8.0
 
     def end_bytes(self, quantisation: Quantisation) -> tuple[float, float]:
-        """Bytes of the input embedding and of the output matrix."""
+        """Return (bytes of the input embedding, bytes of the output matrix: 0 if tied)."""
         bits = quantisation.output_bits if self.tied else quantisation.embedding_bits
         if bits == 6.5625 and self.hidden % 256:
             bits = _ODD_ROW_BITS
@@ -221,21 +221,21 @@ class ModelShape:
         return self.embedding_parameters * bits / 8.0, self.output_parameters * output / 8.0
 
     def kv_bytes_per_token(self, kv_bits: float = 16.0) -> float:
-        """Bytes of KV cache that one token of context takes in the whole model.
+        """Return the bytes of KV cache that one token of context takes in the whole model.
 
-        Keys and values of every layer: ``2 x layers x kv_heads x head_dim``. Latent attention keeps
-        one latent and one position part instead: ``layers x (kv_latent + kv_rope)``. Assumes that
-        every layer attends to the whole context; sliding windows and state-space layers take less.
+        ``2 x layers x kv_heads x head_dim`` numbers, or with latent attention ``layers x (kv_latent
+        + kv_rope)``. Assumes that every layer attends to the whole context; sliding windows and
+        state-space layers take less.
         """
         if self.kv_latent:
             return self.layers * (self.kv_latent + self.kv_rope) * kv_bits / 8.0
         return 2 * self.layers * self.kv_heads * self.head_dim * kv_bits / 8.0
 
     def kv_share(self, tensor: int) -> float:
-        """Share of the KV cache that one of ``tensor`` devices holds.
+        """Return the share (0 to 1) of the KV cache that each of ``tensor`` devices holds.
 
         Heads are divided among devices; beyond ``kv_heads`` devices they are copied, and a latent
-        is copied to all. So more devices do not always make room for more context.
+        is copied to all.
         """
         if self.kv_latent:
             return 1.0

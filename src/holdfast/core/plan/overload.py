@@ -14,7 +14,7 @@ def _share(value: float, name: str) -> None:
 
 
 def retry_amplification(attempts: int, failing: float) -> float:
-    """Attempts per request when each fails with ``failing`` and is made up to ``attempts`` times.
+    """Return the mean attempts per request, each failing with ``failing``, at most ``attempts``.
 
     ``(1 - f^R) / (1 - f)``. Assumes that attempts fail independently; in an outage they fail
     together, and the load is multiplied by ``attempts``.
@@ -27,24 +27,23 @@ def retry_amplification(attempts: int, failing: float) -> float:
 
 
 def nested_attempts(layers: int, attempts: int) -> int:
-    """Attempts at the bottom when each of ``layers`` tries ``attempts`` times."""
+    """Return the attempts at the bottom if each of ``layers`` tries ``attempts`` times: a power."""
     require(layers >= 1, "overload.layers", f"is {layers}", "use 1 or more")
     require(attempts >= 1, "overload.attempts", f"is {attempts}", "use 1 or more")
     return int(attempts**layers)
 
 
 def budget_bound(budget: float) -> float:
-    """Most attempts per request under a retry budget: 1 + ``budget``, a share of the requests."""
+    """Return the most attempts per request under a retry budget (a share of requests): 1 + it."""
     require(budget >= 0, "overload.budget", f"is {budget:g}", "use a share, 0 or more")
     return 1.0 + budget
 
 
 def metastable_attempts(utilisation: float) -> int:
-    """Fewest attempts per request that can keep a fleet down after its trouble is over.
+    """Return the fewest attempts per request that can keep a fleet down after its trouble is over.
 
     A fleet that is busy for ``u`` of its capacity is pushed beyond it by ``R`` attempts each once
-    ``u x R > 1``; it then fails what it gets, which is tried again. Assumes retries without a
-    budget.
+    ``u x R > 1``. Assumes retries without a budget.
     """
     good = 0.0 < utilisation < 1.0
     fix = "use a share above 0 and below 1"
@@ -53,12 +52,12 @@ def metastable_attempts(utilisation: float) -> int:
 
 
 def exponential_tail(mean: float = 1.0) -> Tail:
-    """A function of t: the probability that an exponential time with this mean exceeds t."""
+    """Return a function of t: the probability that an exponential time of this mean exceeds t."""
     return lambda t: exp(-t / mean) if t > 0 else 1.0
 
 
 def lognormal_tail(mu: float = 0.0, sigma: float = 1.0) -> Tail:
-    """A function of t: the probability that a lognormal time exceeds t.
+    """Return a function of t: the probability that a lognormal time exceeds t.
 
     ``mu`` and ``sigma`` are the mean and deviation of its logarithm.
     """
@@ -70,16 +69,18 @@ def lognormal_tail(mu: float = 0.0, sigma: float = 1.0) -> Tail:
 
 
 def lognormal_quantile(quantile: float, mu: float = 0.0, sigma: float = 1.0) -> float:
-    """Quantile of lognormal times."""
+    """Return the time below which a share ``quantile`` of lognormal times lie.
+
+    ``mu`` and ``sigma`` are the mean and deviation of the logarithm.
+    """
     return exp(mu + sigma * NormalDist().inv_cdf(quantile))
 
 
 def hedged_quantile(tail: Tail, delay: float, quantile: float) -> float:
-    """Quantile of the time where a second copy is sent after ``delay`` and the first answer counts.
+    """Return a quantile of the time if a second copy is sent after ``delay`` and the first wins.
 
-    ``P(T > t) = F(t) x F(t - delay)`` with F the tail of one copy, at ``F(delay)`` more load.
-    Assumes that the copies are independent and that neither waits because of the other: out of
-    spare capacity.
+    ``P(T > t) = F(t) x F(t - delay)`` with F the ``tail`` of one copy, at ``F(delay)`` more load.
+    Assumes that the copies are independent and that there is spare capacity.
     """
     require(0 < quantile < 1, "overload.quantile", f"is {quantile:g}", "use a share such as 0.999")
     require(delay >= 0, "overload.delay", f"is {delay:g}", "use 0 or more")
@@ -97,13 +98,13 @@ def hedged_quantile(tail: Tail, delay: float, quantile: float) -> float:
 
 
 def slow_after_hedge(slow: float) -> float:
-    """Share of requests still slow after a second copy, where ``slow`` of single copies are."""
+    """Return the share of requests still slow with two copies: the square of ``slow``."""
     _share(slow, "slow")
     return slow * slow
 
 
 def tail_per_call(tail: float, calls: int) -> float:
-    """Share of slow calls allowed, so that of ``calls`` at once all are fast but for ``tail``."""
+    """Return the share of slow calls allowed so that all of ``calls`` are fast but for ``tail``."""
     _share(tail, "tail")
     require(calls >= 1, "overload.calls", f"is {calls}", "use 1 or more")
     return float(1.0 - (1.0 - tail) ** (1.0 / calls))

@@ -27,11 +27,10 @@ def _at_least_one(value: int, name: str) -> None:
 
 
 def pipeline_bubble(stages: int, microbatches: int) -> float:
-    """Share of time that a stage stands idle: ``(P - 1) / (m + P - 1)``.
+    """Return the share of time that a pipeline stage stands idle: ``(P - 1) / (m + P - 1)``.
 
-    Assumes stages of equal length and ``m`` microbatches that enter one after the other and drain
-    before the next begin. An engine that refills the pipeline continuously has no bubble while
-    there are at least ``P`` microbatches; unequal stages have a larger one.
+    Assumes stages of equal length and ``m`` microbatches that drain before the next begin. An
+    engine that refills the pipeline continuously has no bubble with ``P`` microbatches or more.
     """
     _at_least_one(stages, "stages")
     _at_least_one(microbatches, "microbatches")
@@ -39,7 +38,10 @@ def pipeline_bubble(stages: int, microbatches: int) -> float:
 
 
 def stage_layers(layers: int, stages: int) -> tuple[range, ...]:
-    """The layers of each pipeline stage: contiguous, and as even as they can be."""
+    """Return a range of layer indices for each stage: contiguous, as even as they can be.
+
+    Raises ``ConfigError`` with more stages than layers.
+    """
     _at_least_one(stages, "stages")
     fits = stages <= layers
     require(fits, "parallelism.stages", f"is {stages}", f"use at most the {layers} layers")
@@ -51,23 +53,23 @@ def stage_layers(layers: int, stages: int) -> tuple[range, ...]:
 
 
 def all_reduce_bytes(devices: int, tokens: int, hidden: int) -> float:
-    """Bytes that one device sends in a ring all-reduce of the activations of ``tokens``.
+    """Return the bytes one device sends in a ring all-reduce of the activations of ``tokens``.
 
-    ``2 (T - 1) / T x tokens x hidden x 2``: a reduce-scatter and an all-gather. Assumes a ring;
-    switches that reduce in the network halve it.
+    ``2 (T - 1) / T x tokens x hidden x 2``. Assumes a ring; switches that reduce in the network
+    halve it.
     """
     _at_least_one(devices, "devices")
     return 2.0 * (devices - 1) / devices * tokens * hidden * ACTIVATION_BYTES
 
 
 def stage_bytes(tokens: int, hidden: int) -> float:
-    """Bytes that one stage passes to the next: the activations of ``tokens``."""
+    """Return the bytes one stage passes to the next: the 16-bit activations of ``tokens``."""
     return float(tokens * hidden * ACTIVATION_BYTES)
 
 
 @dataclass(slots=True, frozen=True)
 class Layout:
-    """How one replica is divided: tensor degree, pipeline stages, and the links they use."""
+    """How one replica is divided over devices: tensor degree, pipeline stages, and their links."""
 
     tensor: int
     pipeline: int
@@ -86,7 +88,7 @@ class Layout:
 
 @dataclass(slots=True, frozen=True)
 class StepTime:
-    """Seconds of one decoding step by part: every running request gets one more token in it."""
+    """Result of ``decode_step``: seconds of one step, a token for each request, by part."""
 
     weights_s: float
     kv_s: float
@@ -97,7 +99,7 @@ class StepTime:
 
     @property
     def total_s(self) -> float:
-        """Seconds of the whole step: the longer of reading and computing, then communication."""
+        """Seconds of the whole step: the longer of reading and computing, plus communication."""
         return max(self.weights_s + self.kv_s, self.compute_s) + self.all_reduce_s + self.stages_s
 
 
@@ -111,12 +113,11 @@ def decode_step(
     context: float,
     kv_bits: float = 16.0,
 ) -> StepTime:
-    """Time of one decoding step of a replica with ``batch`` requests of ``context`` tokens each.
+    """Return the ``StepTime`` of a replica with ``batch`` requests of ``context`` tokens each.
 
-    With ``P`` stages the batch is cut into ``P`` parts that follow each other, so each stage
-    reads its weights ``P`` times per step: stages buy room, not speed. Assumes that all weights
-    are read in a step, which for experts holds from some tens of requests on; below, the floor is
-    lower.
+    A floor from data-sheet figures. Each of ``P`` stages reads its weights ``P`` times per step:
+    stages buy room, not speed. Assumes that all weights are read in a step, which for experts holds
+    from some tens of requests on.
     """
     _at_least_one(batch, "batch")
     require(context >= 0, "parallelism.context", f"is {context}", "use 0 tokens or more")
@@ -137,10 +138,10 @@ def decode_step(
 def prefill_time(
     shape: ModelShape, device: Accelerator, layout: Layout, tokens: int, microbatches: int = 1
 ) -> float:
-    """Seconds to read a prompt of ``tokens``: compute, all-reduces, and the pipeline's bubble.
+    """Return the seconds to read a prompt of ``tokens``: compute, all-reduces, pipeline bubble.
 
-    ``2 x active parameters`` operations per token. Leaves out the attention's square term, a
-    tenth of the rest at about 20,000 tokens for a model of 8 billion, and more beyond.
+    A floor: ``2 x active parameters`` operations per token. Leaves out the attention's square term,
+    a tenth of the rest at about 20,000 tokens for a model of 8 billion.
     """
     _at_least_one(tokens, "tokens")
     t, p = layout.tensor, layout.pipeline
@@ -152,7 +153,7 @@ def prefill_time(
 
 
 def tensor_degrees(shape: ModelShape, most: int) -> list[int]:
-    """Tensor degrees up to ``most``: powers of two that divide the heads, as engines ask."""
+    """Return the tensor degrees up to ``most``: powers of two that divide the heads, from 1."""
     _at_least_one(most, "devices_per_host")
     degrees, degree = [], 1
     while degree <= most:

@@ -23,10 +23,10 @@ def _load(value: float) -> None:
 
 
 def erlang_c(servers: int, offered: float) -> float:
-    """Probability that a request waits before ``servers`` that share one queue (M/M/c).
+    """Return the probability that a request waits before ``servers`` that share one queue (M/M/c).
 
-    ``offered`` is the load in servers: rate times service time. Assumes exponential service times,
-    which is nearly right for answers of varying length. From ``offered >= servers`` on all wait.
+    ``offered`` is the load in servers: rate times service time. Assumes exponential service times.
+    1 from ``offered >= servers`` on.
     """
     _servers(servers)
     require(offered >= 0, "queueing.offered", f"is {offered:g}", "use 0 or more")
@@ -39,23 +39,29 @@ def erlang_c(servers: int, offered: float) -> float:
 
 
 def erlang_wait(servers: int, offered: float) -> float:
-    """Mean wait before ``servers`` that share one queue, in service times."""
+    """Return the mean wait before ``servers`` that share one queue (M/M/c), in service times.
+
+    Raises ``ConfigError`` unless ``offered`` is below ``servers``.
+    """
     require(offered < servers, "queueing.offered", f"is {offered:g}", f"use less than {servers}")
     return erlang_c(servers, offered) / (servers - offered)
 
 
 def erlang_wait_exceeds(servers: int, offered: float, wait: float) -> float:
-    """Probability of waiting for longer than ``wait`` service times."""
+    """Return the probability of waiting longer than ``wait`` service times (M/M/c).
+
+    1 where ``offered`` is not below ``servers``.
+    """
     if offered >= servers:
         return 1.0
     return erlang_c(servers, offered) * exp(-(servers - offered) * wait)
 
 
 def servers_for(offered: float, wait: float, share: float, utilisation: float = 1.0) -> int:
-    """Fewest servers before which at most ``share`` wait longer than ``wait`` service times.
+    """Return the fewest servers before which at most ``share`` wait longer than ``wait``.
 
-    ``utilisation`` bounds how busy they may be on average. Found by doubling and halving: one more
-    server never makes anybody wait longer.
+    ``wait`` is in service times, ``offered`` the load in servers; they share one queue (M/M/c).
+    ``utilisation`` bounds how busy they may be on average.
     """
     good = 0.0 < share < 1.0
     require(good, "queueing.share", f"is {share:g}", "use a share between 0 and 1")
@@ -81,11 +87,10 @@ def servers_for(offered: float, wait: float, share: float, utilisation: float = 
 
 
 def random_choice_wait(load: float, variation: float = 1.0) -> float:
-    """Mean wait, in service times, where requests go to servers at random (M/G/1).
+    """Return the mean wait, in service times, where requests go to servers at random (M/G/1).
 
     ``load`` is of one server. ``variation`` is the squared coefficient of variation of service
-    times: 0 for equal ones, 1 for exponential ones. Breaks for servers that share their time among
-    requests: see ``shared_sojourn``.
+    times: 0 for equal ones, 1 for exponential ones.
     """
     _load(load)
     require(variation >= 0, "queueing.variation", f"is {variation:g}", "use 0 or more")
@@ -93,22 +98,29 @@ def random_choice_wait(load: float, variation: float = 1.0) -> float:
 
 
 def shared_sojourn(load: float) -> float:
-    """Mean time, in service times, in a server that shares its work among requests (M/G/1-PS)."""
+    """Return the mean time in a server that shares its work among requests (M/G/1-PS).
+
+    In service times; ``load`` is of one server, below 1.
+    """
     _load(load)
     return 1.0 / (1.0 - load)
 
 
 def sojourn_quantile(load: float, quantile: float) -> float:
-    """Quantile of wait plus service in one exponential server (M/M/1), in service times."""
+    """Return a quantile of wait plus service in one exponential server (M/M/1).
+
+    In service times; ``load`` is below 1.
+    """
     _load(load)
     require(0 < quantile < 1, "queueing.quantile", f"is {quantile:g}", "use a share such as 0.99")
     return -log(1.0 - quantile) / (1.0 - load)
 
 
 def two_choices_sojourn(load: float) -> float:
-    """Mean time, in service times, if requests join the shorter of two random queues.
+    """Return the mean wait plus service if requests join the shorter of two random queues.
 
-    The limit of many servers: ``sum of load^(2^i - 2)``. For 64 servers it is some 3 % more.
+    In service times. The limit of many servers: ``sum of load^(2^i - 2)``. For 64 servers it is
+    some 3 % more.
     """
     _load(load)
     total = 0.0
@@ -122,7 +134,7 @@ def two_choices_sojourn(load: float) -> float:
 
 
 def two_choices_tail(load: float, length: int) -> float:
-    """Share of servers with ``length`` requests or more, under the two-choices rule.
+    """Return the share of servers with ``length`` requests or more, under the two-choices rule.
 
     Each request joins the shorter of two queues chosen at random; ``load`` is of one server.
     """

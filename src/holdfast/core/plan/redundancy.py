@@ -72,7 +72,7 @@ def _up_distribution(size: int, a: float, correlation: float) -> list[float]:
 
 
 def convolve(left: list[float], right: list[float]) -> list[float]:
-    """Distribution of the sum of two independent counts; index = count, value = probability."""
+    """Return the distribution of the sum of two independent counts: index = count."""
     out = [0.0] * (len(left) + len(right) - 1)
     for i, p in enumerate(left):
         if p:
@@ -82,14 +82,17 @@ def convolve(left: list[float], right: list[float]) -> list[float]:
 
 
 def spread(replicas: int, zones: int) -> tuple[int, ...]:
-    """Replicas per zone when spread evenly: sizes differ by one at most."""
+    """Return the replicas of each zone when spread evenly: sizes differ by one, larger first."""
     each, more = divmod(replicas, zones)
     return (each + 1,) * more + (each,) * (zones - more)
 
 
 @dataclass(slots=True, frozen=True)
 class Redundancy:
-    """Availability of a fleet with spares, from its need and how replicas and zones fail."""
+    """A fleet's need and how replicas and zones fail; computes its availability with spares.
+
+    Shares of time, 0 to 1. Raises ``ConfigError`` when built with a bad value.
+    """
 
     need: int  # replicas that carry the peak within the latency objective
     a: float  # share of time one replica is up
@@ -108,23 +111,25 @@ class Redundancy:
 
     @property
     def ceiling(self) -> float:
-        """The availability that no number of spares can exceed: some zone, and no common cause."""
+        """The availability that no number of spares can exceed: some zone up, no common cause."""
         return (1.0 - self.common) * (1.0 - (1.0 - self.zone_a) ** self.zones)
 
     def availability(self, spares: int) -> float:
-        """Share of time that at least ``need`` replicas are up with this many spares."""
+        """Return the share of time that at least ``need`` replicas are up with this many spares."""
         return 1.0 - self.shortfall(spares)
 
     def shortfall(self, spares: int) -> float:
-        """Share of time that fewer than ``need`` replicas are up; precise however small."""
+        """Return the share of time that fewer than ``need`` are up with this many spares.
+
+        One less the availability, precise however small.
+        """
         _count(spares, "spares", 0)
         return self.shortfall_of(spread(self.need + spares, self.zones))
 
     def shortfall_of(self, sizes: Sequence[int]) -> float:
-        """Share of time that fewer than ``need`` replicas are up, for given zone sizes.
+        """Return the share of time that fewer than ``need`` are up, for given zone sizes.
 
-        Two halves of the zones are convolved and joined by a cumulative sum, because the full
-        distribution of a thousand replicas would be computed for nothing.
+        ``sizes`` are replicas of each zone, spares included.
         """
         zone = {size: self._zone(size) for size in set(sizes)}
         halves = [[1.0], [1.0]]
@@ -137,7 +142,7 @@ class Redundancy:
         return min(1.0, self.common + (1.0 - self.common) * short)
 
     def up_distribution(self, sizes: Sequence[int]) -> list[float]:
-        """Probabilities of 0, 1, … replicas up in zones of these sizes, as a list."""
+        """Return a list: the probability of 0, 1, … replicas up in zones of these sizes."""
         counts = [1.0]
         for size in sizes:
             counts = convolve(counts, self._zone(size))
@@ -153,7 +158,7 @@ class Redundancy:
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """The smallest number of spares that reaches a target, and the availability it gives."""
+    """Result of ``spares_for``: the fewest spares that reach a target, and their availability."""
 
     spares: int
     zone_sizes: tuple[int, ...]
@@ -167,12 +172,15 @@ class Plan:
 
 
 def availability(need: int, spares: int, a: float) -> float:
-    """Probability that at least ``need`` of ``need + spares`` independent replicas are up."""
+    """Return the probability that ``need`` of ``need + spares`` independent replicas are up."""
     return Redundancy(need, a).availability(spares)
 
 
 def zone_availability(need: int, zones: int, per_zone: int, a: float, zone_a: float) -> float:
-    """Probability that ``need`` replicas are up in ``zones`` zones that also fail whole."""
+    """Return the probability that ``need`` replicas are up in zones that also fail as a whole.
+
+    ``per_zone`` replicas in each of ``zones``; ``zone_a`` is the share of time one zone is up.
+    """
     fleet = Redundancy(need, a, zones, zone_a)
     _count(per_zone, "per_zone", 1)
     return 1.0 - fleet.shortfall_of((per_zone,) * zones)
@@ -189,11 +197,10 @@ def spares_for(
     common: float = 0.0,
     limit: int | None = None,
 ) -> Plan:
-    """Find the smallest number of spares whose availability reaches ``target``.
+    """Return the ``Plan`` with the smallest number of spares whose availability reaches ``target``.
 
-    One more replica never hurts in any of these models, so doubling and then halving finds the
-    smallest number without trying them all. ``limit`` bounds it; by default a thousand plus twice
-    the need, enough to lose two zones of three.
+    Raises ``ConfigError`` if no number does, or none up to ``limit`` (by default a thousand plus
+    twice the need).
     """
     fleet = Redundancy(need, a, zones, zone_a, correlation, common)
     require(0.0 < target < 1.0, "redundancy.target", f"is {target}", "use a share such as 0.999")
@@ -225,14 +232,14 @@ def spares_for(
 
 
 def replicas_by_mean(need: int, a: float) -> int:
-    """Replicas by the rejected rule ``ceil(need / a)``, for comparison: enough on average."""
+    """Return ``ceil(need / a)``, a rule that is enough only on average; for comparison."""
     _count(need, "need", 1)
     _share(a, "a", "the share of time one replica is up")
     return ceil(need / a)
 
 
 def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> float:
-    """What the spares cost over ``hours``, by default a month, in the currency of the price."""
+    """Return what the spares cost over ``hours``, by default a month, in the price's currency."""
     _count(spares, "spares", 0)
     good = 0.0 <= cost_per_hour < inf
     require(good, "redundancy.cost_per_hour", f"is {cost_per_hour}", "use a price, 0 or more")
@@ -241,7 +248,7 @@ def cost(spares: int, cost_per_hour: float, hours: float = HOURS_PER_MONTH) -> f
 
 
 def nines(shortfall: float) -> float:
-    """Express a shortfall as a number of nines: 0.001 is three; infinite for 0."""
+    """Return a shortfall as a number of nines: 0.001 is 3.0; infinite for 0."""
     good = 0.0 <= shortfall <= 1.0
     require(good, "redundancy.shortfall", f"is {shortfall}", "use a share from 0 to 1")
     return -log10(shortfall) if shortfall else inf

@@ -23,7 +23,10 @@ class RegionMode(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Regions:
-    """What a region is worth and costs; the fleet inside each is given as ``Redundancy``."""
+    """Inputs: how regions fail, how fast traffic moves, and prices between them.
+
+    The fleet inside each is given as ``Redundancy``. Raises ``ConfigError`` on a bad value.
+    """
 
     availability: float  # share of time one region is up as a whole
     outage_h: float = 4.0  # how long one loss of a region lasts, on average
@@ -54,15 +57,19 @@ class Regions:
         return (1.0 - self.availability) * HOURS_PER_MONTH / self.outage_h
 
     def lag(self, seconds: float, regions_that_matter: int, share: float) -> float:
-        """Share of requests that fail while traffic moves away from a lost region."""
+        """Return the share of a month's requests that fail while traffic leaves a lost region.
+
+        ``seconds``: how long moving takes; ``regions_that_matter``: how many may be lost so;
+        ``share``: of the traffic that the lost region had.
+        """
         month_s = HOURS_PER_MONTH * 3600.0
         return min(1.0, self.losses_per_month * regions_that_matter * seconds / month_s * share)
 
     def transfer_gb(self, mode: RegionMode, regions: int) -> float:
-        """Gigabytes a month between regions: weights of each release, and requests moved away.
+        """Return the gigabytes a month between regions: weights of releases, requests moved away.
 
-        Assumes that clients reach the region that is nearest by themselves, so that requests travel
-        between regions only while one is lost.
+        0 for one region. Assumes that clients reach the nearest region by themselves, so that
+        requests travel only while one is lost.
         """
         if mode is RegionMode.SINGLE:
             return 0.0
@@ -73,7 +80,10 @@ class Regions:
 
 @dataclass(slots=True, frozen=True)
 class RegionOption:
-    """One way to use regions, with the availability it gives and its monthly costs."""
+    """Result: one way to use regions, with its replicas, availability and monthly costs.
+
+    ``replicas_cost`` None: no price was given.
+    """
 
     mode: RegionMode
     regions: int
@@ -94,12 +104,11 @@ class RegionOption:
 def compare_regions(
     fleet: Redundancy, spares: int, regions: Regions, active: int, price: float | None
 ) -> list[RegionOption]:
-    """The same load in one region, with a standby, and in ``active`` regions that all serve.
+    """Return three ``RegionOption``: one region, one with a standby, ``active`` that all serve.
 
-    A region that must carry everything alone has ``need + spares`` replicas. Of several that all
-    serve, any one may be lost: each has ``need / (active - 1)`` and its part of the spares.
-    Assumes that regions fail independently, that a failover is rehearsed and works, and that all
-    run the same model revision. Breaks for what reaches every region at once: a release, a config.
+    A region that must carry everything alone has ``need + spares`` replicas; of several that all
+    serve, each has ``need / (active - 1)`` and its part of the spares. ``price`` is per replica and
+    hour, or None. Assumes that regions fail independently and failover works.
     """
     require(active >= 2, "regions.active", f"is {active}", "use 2 or more")
     whole = fleet.need + spares

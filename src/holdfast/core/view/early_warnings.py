@@ -20,10 +20,11 @@ EARLY: Final = 0.75  # of what is permitted: at a steady climb a quarter of the 
 def early_warnings(
     disks: Sequence[DiskRow], replicas: Sequence[ReplicaRow], grows: Mapping[str, bool]
 ) -> list[WarningRow]:
-    """A warning for each row at 75 % of a limit or more that has no incident yet.
+    """Return a ``WarningRow`` for each limit used to 75 % or more on a row without an incident.
 
     Limits are a disk's bandwidth and operations, and a replica's GPU memory; ``grows`` says by
-    replica id whether that goes with its work, others are not warned of.
+    replica id whether that memory goes with its work, others are not warned of. Empty: nothing
+    fills up. Keeps nothing.
     """
     found: list[WarningRow] = []
     for disk in disks:

@@ -12,10 +12,10 @@ from holdfast.core.gpu import GpuUse
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRecord:
-    """What control knows of one replica that Holdfast routes requests to.
+    """Present figures of one replica that Holdfast routes requests to, as control knows them.
 
-    The one row that ``/status`` and the joined view are both made of. What only ``/status`` shows
-    is left out of comparisons: it changes with every canary, and the view does not show it.
+    Made anew for each view; ``/status`` and the joined view are both made of it. None or empty:
+    unknown. What only ``/status`` shows is left out of comparisons.
     """
 
     id: str
@@ -64,7 +64,11 @@ class ReplicaRecord:
 
 @dataclass(slots=True, frozen=True)
 class ModelRecord:
-    """What control and gateways know of one model of the fleet file."""
+    """Present figures of one model of the fleet file, for the view; holds no settings.
+
+    Wanted and unplaced replicas, requests queued and in flight, rates, time to first token, errors,
+    made anew for each view from control's and gateways' numbers. None: unknown.
+    """
 
     name: str
     desired: int | None = None
@@ -82,7 +86,10 @@ class ModelRecord:
 
 @dataclass(slots=True, frozen=True)
 class FleetRecords:
-    """All replicas and models that control knows, and totals over the fleet."""
+    """Present figures of all replicas and models that control knows, and totals over the fleet.
+
+    Made anew for each view; platforms' readings are not in it.
+    """
 
     replicas: tuple[ReplicaRecord, ...] = ()
     models: tuple[ModelRecord, ...] = ()

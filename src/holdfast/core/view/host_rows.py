@@ -45,7 +45,7 @@ MisplacedReplicas = Mapping[tuple[str, str], Texts]
 
 @dataclass(slots=True, frozen=True)
 class RowOrigin:
-    """The source of a row, the age of its data and the errors of that source."""
+    """Where a row's data came from: the source, its age in seconds, and the source's errors."""
 
     source: str
     age_s: float | None = None
@@ -53,18 +53,18 @@ class RowOrigin:
 
 
 def size(value: float) -> str:
-    """Format bytes as text in gigabytes: ``1.2 GB``."""
+    """Return bytes as text in gigabytes: ``1.2 GB``."""
     return f"{value / GB:.1f} GB"
 
 
 def total(values: Iterable[float | None]) -> float | None:
-    """The sum of the known values; ``None`` if all are unknown."""
+    """Return the sum of the known values; None if all are unknown."""
     known = [one for one in values if one is not None]
     return sum(known) if known else None
 
 
 def whole(values: Iterable[int | None]) -> int | None:
-    """The sum of the known counts; ``None`` if all are unknown."""
+    """Return the sum of the known counts; None if all are unknown."""
     known = [one for one in values if one is not None]
     return sum(known) if known else None
 
@@ -77,12 +77,12 @@ def _since(now: float, at: float | None) -> float | None:
 
 
 def runs(row: ReplicaRow) -> bool:
-    """Whether a row counts as one of its model's replicas: routed, or not stopped."""
+    """Return whether a row counts as one of its model's replicas: routed, or not stopped."""
     return row.routed or row.state in _RUNS
 
 
 def ready(row: ReplicaRow) -> bool:
-    """Whether a replica can serve, by its state in the fleet or else by its platform and log."""
+    """Return whether a replica can serve: READY in the fleet, or else running and not loading."""
     if row.routed:
         return row.state == State.READY
     return row.state == "running" and row.phase not in _LOADING
@@ -95,9 +95,10 @@ def replica_row(
     origin: RowOrigin,
     now: float,
 ) -> ReplicaRow:
-    """Build the row of one replica from control's record and its platform's; one may be missing.
+    """Return the ``ReplicaRow`` of one replica from control's record and its platform's.
 
-    Incidents are added later, when all rows are there.
+    One of the two may be None, not both. Fault texts (ends, sizes, silence, misplacement) are
+    derived here; incidents are added later.
     """
     if placed is None:
         assert record is not None, "control or a platform knows the replica"
@@ -200,7 +201,7 @@ def _end_faults(placed: Placed, now: float) -> Iterable[str]:
 
 
 def misplacements(record: ReplicaRecord | None, placed: Placed | None, host: Host | None) -> Texts:
-    """Say why a replica's host cannot carry it, a sentence for each reason; empty if it can.
+    """Return why a replica's host cannot carry it, a sentence for each reason; empty if it can.
 
     Takes control's record and the platform's, as ``replica_row`` does, whose row has the same
     sentences among its faults. Rows of hosts and models count misplaced replicas by this value.
@@ -223,7 +224,7 @@ def _misplacements(placed: Placed, host: Host | None) -> Iterable[str]:
 
 
 def exceeds_reservation(reserved: int | None, used: int | None) -> bool:
-    """Whether a replica uses clearly more memory than it reserves; False if either is unknown."""
+    """Return whether a replica uses over 5 % more memory than it reserves; False if unknown."""
     return reserved is not None and used is not None and used > TOLERANCE * reserved
 
 
@@ -260,9 +261,10 @@ def host_row(
     now: float,
     misplaced: MisplacedReplicas,
 ) -> HostRow:
-    """Build the row of one host with the replicas on it and its faults.
+    """Return the ``HostRow`` of one host with its fault texts; incidents are added later.
 
-    ``misplaced`` says which replicas this host cannot carry; the row repeats why.
+    ``here`` are the rows of replicas on it; ``misplaced`` says which of them it cannot carry, and
+    the row repeats why.
     """
     bootstrap = None
     if host.launched_at is not None and host.joined_at is not None:
@@ -326,7 +328,10 @@ def _host_faults(
 
 
 def never_joined(hosts: Sequence[Host], now: float) -> Mapping[str, str]:
-    """Hosts launched long ago but not in use, by id with a text; none if no host is in use."""
+    """Return a text by host id for hosts launched over 10 minutes ago and not in use yet.
+
+    Empty if no host of the list is in use: then nobody tells.
+    """
     if not any(host.joined_at is not None for host in hosts):
         return {}
     found = {}
@@ -338,7 +343,10 @@ def never_joined(hosts: Sequence[Host], now: float) -> Mapping[str, str]:
 
 
 def counted(values: Iterable[str]) -> str:
-    """The common value of all, or how often each occurs: ``2 spot + 1 on-demand``."""
+    """Return the value if all have the same, else each with its count: ``2 spot + 1 on-demand``.
+
+    Empty values are left out; no value gives an empty text.
+    """
     counts = Counter(value for value in values if value)
     if len(counts) == 1:
         return next(iter(counts))
@@ -346,7 +354,7 @@ def counted(values: Iterable[str]) -> str:
 
 
 def skewed(what: str, values: Mapping[str, str]) -> Texts:
-    """A text that says how often each value occurs if they differ; empty if they are the same."""
+    """Return one text with how often each value occurs if they differ, else an empty tuple."""
     counts = Counter(value for value in values.values() if value)
     if len(counts) < 2:
         return ()
@@ -363,7 +371,10 @@ def _used(hosts: Sequence[HostRow]) -> int | None:
 def group_row(
     name: str, group: Group | None, hosts: Sequence[HostRow], origin: RowOrigin
 ) -> GroupRow:
-    """Build the row of a host group: sums over its hosts; ``None`` where no host tells a value."""
+    """Return the ``GroupRow`` of a host group: sums over its hosts, and their fault texts.
+
+    ``group`` None: hosts without one. A value is None where no host tells it.
+    """
     uptimes = [one.uptime_s for one in hosts if one.uptime_s is not None]
     faults = [*origin.errors]
     desired = group.desired if group is not None else None

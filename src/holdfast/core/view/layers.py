@@ -21,7 +21,7 @@ from holdfast.core.view.pod_pools import NO_POOLS, PodPools
 
 @dataclass(slots=True, frozen=True)
 class Part:
-    """One kind of query to a platform: when it last succeeded, its error, its cost."""
+    """One kind of query of a source to its platform: when it last succeeded, its error and cost."""
 
     name: str  # autoscaling, ecs, sqs, pods …
     at: float | None = None  # when it was last read well, seconds since 1970; None: never
@@ -34,7 +34,10 @@ class Part:
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """Hosts of one kind: an auto scaling group, a node group, or one host alone."""
+    """Hosts of one kind as a platform lists them (auto scaling group, node group): wanted counts.
+
+    None: unknown.
+    """
 
     name: str
     desired: int | None = None
@@ -44,7 +47,10 @@ class Group:
 
 @dataclass(slots=True, frozen=True)
 class Host:
-    """A machine that replicas run on, as its platform or agent reports it."""
+    """Figures now of one machine that replicas run on, as its platform or agent reports them.
+
+    None or empty: unknown.
+    """
 
     id: str
     group: str = ""
@@ -83,7 +89,10 @@ class Host:
 
 @dataclass(slots=True, frozen=True)
 class Placed:
-    """A replica as its platform sees it: a task, a pod, a process."""
+    """Figures now of one replica as its platform lists it (a task, pod or process), ended or not.
+
+    None or empty: unknown. Times are seconds since 1970.
+    """
 
     id: str
     model: str
@@ -129,7 +138,10 @@ class Placed:
 
 @dataclass(slots=True, frozen=True)
 class Queue:
-    """A queue of the platform with work for a model: waiting, in flight, dead letters."""
+    """Figures now of one queue of a platform with work for one model: waiting, in flight, dead.
+
+    None: unknown.
+    """
 
     name: str
     model: str
@@ -145,7 +157,10 @@ class Queue:
 
 @dataclass(slots=True, frozen=True)
 class Disk:
-    """A shared filesystem that hosts read weights from: its load and its limits."""
+    """Figures now of one shared filesystem that hosts read weights from: its load and its limits.
+
+    None: unknown.
+    """
 
     id: str
     mode: str = ""  # bursting, provisioned, elastic, nfs4, ceph
@@ -162,7 +177,10 @@ class Disk:
 
 @dataclass(slots=True, frozen=True)
 class DesiredReplicas:
-    """How many replicas of a model a platform is asked for, and how many it has."""
+    """How many replicas of one model a platform is asked for, how many it has now, and why fewer.
+
+    None: unknown.
+    """
 
     model: str
     desired: int | None = None
@@ -175,9 +193,10 @@ class DesiredReplicas:
 
 @dataclass(slots=True, frozen=True)
 class Reading:
-    """Everything that one source (a platform, an agent) reports at one moment.
+    """Everything that one source (a platform, an agent, this host) reports at one moment.
 
-    Rows of a part that failed are those of its last success.
+    A state, not news; times are seconds since 1970. Rows of a part that failed are those of its
+    last success.
     """
 
     source: str  # its name in the fleet file

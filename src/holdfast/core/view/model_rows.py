@@ -59,7 +59,10 @@ RowT = TypeVar("RowT", GroupRow, HostRow, ReplicaRow, ModelRow, QueueRow, DiskRo
 
 
 def queue_row(queue: Queue, origin: RowOrigin, *, served: bool) -> QueueRow:
-    """Build the row of one queue with its faults; ``with_shares`` adds its share later."""
+    """Return the ``QueueRow`` of one queue with its fault texts; its share is added later.
+
+    ``served``: some replica of its model runs.
+    """
     faults = [*origin.errors]
     if queue.dead_letters:
         faults.append(_letters(queue.dead_letters))
@@ -88,7 +91,7 @@ def _letters(count: int) -> str:
 
 
 def with_shares(rows: Sequence[QueueRow]) -> list[QueueRow]:
-    """The rows with each queue's share of all waiting work filled in."""
+    """Return new rows with each queue's share of all waiting work; unchanged if nothing waits."""
     waiting = sum(row.visible or 0 for row in rows)
     if not waiting:
         return list(rows)
@@ -98,7 +101,10 @@ def with_shares(rows: Sequence[QueueRow]) -> list[QueueRow]:
 
 
 def disk_row(disk: Disk, origin: RowOrigin) -> DiskRow:
-    """Build the row of one filesystem; its used share only where a limit is known."""
+    """Return the ``DiskRow`` of one filesystem with its fault texts.
+
+    ``used_share`` is None where no limit is known.
+    """
     metered = disk.metered_bytes_s
     counted = disk.read_bytes_s if metered is None else metered
     share = None
@@ -136,10 +142,10 @@ def model_rows(
     cuda: Mapping[str, str],
     misplaced: MisplacedReplicas,
 ) -> list[ModelRow]:
-    """Build a row for every model in control's records, replicas, queues or platform demands.
+    """Return a ``ModelRow`` for every model in control's records, replicas, queues or demands.
 
     ``cuda`` is the CUDA version of each replica's host, by row id; ``misplaced`` says which
-    replicas their hosts cannot carry.
+    replicas their hosts cannot carry. Incidents are added later.
     """
     of: dict[str, list[ReplicaRow]] = {name: [] for name in records}
     backlog: dict[str, list[QueueRow]] = {}
@@ -232,7 +238,11 @@ def unmet_rows(
     replicas: Sequence[ReplicaRow],
     now: float,
 ) -> list[UnmetRow]:
-    """Build a row for each demand that is not met: unplaced, pending or missing replicas."""
+    """Return an ``UnmetRow`` for each demand that is not met: unplaced, pending, missing replicas.
+
+    ``wishes`` are of platforms, with their source; ``records`` are the fleet's own. Empty: all are
+    met.
+    """
     told: list[UnmetRow] = []
     asked: set[tuple[str, str]] = set()
     reasons: dict[tuple[str, str], list[str]] = {}
@@ -276,7 +286,7 @@ def _there(wish: DesiredReplicas, listed: Sequence[ReplicaRow]) -> tuple[int, in
 
 
 def incident_row(incident: Incident, now: int) -> IncidentRow:
-    """Build the one-line row of an incident; ``now`` is core time."""
+    """Return the ``IncidentRow`` of an incident; ``now`` is core time in ns."""
     return IncidentRow(
         incident.id,
         incident.title,
@@ -294,7 +304,10 @@ def incident_row(incident: Incident, now: int) -> IncidentRow:
 
 
 def exhausted_in(incidents: Iterable[Incident], now: int) -> dict[str, float]:
-    """Seconds until memory is full, by replica id, from the evidence of these incidents' leaks."""
+    """Return seconds until memory is full, by replica id, from incidents whose cause is a leak.
+
+    Other replicas are not in it.
+    """
     found: dict[str, float] = {}
     for incident in incidents:
         if incident.cause is not Cause.LEAK:
@@ -308,7 +321,7 @@ def exhausted_in(incidents: Iterable[Incident], now: int) -> dict[str, float]:
 
 @dataclass(slots=True)
 class IncidentPlaces:
-    """The ids of the incidents on each row: for each kind of row a table by its name."""
+    """Ids of the incidents that belong on each row: a table by name for each kind of row."""
 
     replicas: dict[str, list[str]] = field(default_factory=dict)
     hosts: dict[str, list[str]] = field(default_factory=dict)
@@ -320,7 +333,10 @@ class IncidentPlaces:
 def concerned(
     incidents: Iterable[Incident], host_of: Mapping[str, str], model_of: Mapping[str, str]
 ) -> IncidentPlaces:
-    """Find the rows that each incident belongs on; ``host_of`` and ``model_of`` are by replica."""
+    """Return the ``IncidentPlaces``: which rows each incident belongs on.
+
+    ``host_of`` and ``model_of`` are by replica id. Changes no row: see ``marked``.
+    """
     found = IncidentPlaces()
     for incident in incidents:
         about, name = incident.about, incident.id
@@ -349,7 +365,7 @@ def concerned(
 
 
 def marked(row: RowT, incidents: Iterable[str]) -> RowT:
-    """The row with these incident ids; the same row if there are none."""
+    """Return a copy of the row with these incident ids; the same row if there are none."""
     names = tuple(dict.fromkeys(incidents))
     return replace(row, incidents=names) if names else row
 

@@ -17,7 +17,7 @@ NAMED_MAX: Final = 5  # of others, in one text
 
 @dataclass(frozen=True)
 class PodPool:
-    """A set of pods that serve together: which labels they have and at which ports they listen."""
+    """A pool that a platform names, such as an InferencePool: its pods' labels and ports."""
 
     id: str  # namespace/name
     labels: tuple[tuple[str, str], ...] = ()
@@ -32,17 +32,21 @@ class PodPool:
 
     @property
     def namespace(self) -> str:
-        """Where it is, and its pods are."""
+        """The namespace of the pool and of its pods: the first part of ``id``."""
         return self.id.partition("/")[0]
 
     def has(self, pod: str, labels: Iterable[tuple[str, str]]) -> bool:
-        """Whether a pod (namespace/name) with these labels belongs to it."""
+        """Return whether a pod (``namespace/name``) with these labels belongs to the pool.
+
+        It does if the namespace is the same and it has all of the pool's labels; never for a pool
+        without labels.
+        """
         if not self.labels or pod.partition("/")[0] != self.namespace:
             return False
         return self._wanted.issubset(labels)
 
     def describe(self) -> str:
-        """Its name, labels and ports, for people."""
+        """Return the pool's id, labels and ports as one text for people."""
         chosen = ",".join(f"{name}={value}" for name, value in self.labels)
         several = "ports" if len(self.ports) > 1 else "port"
         return f"{self.id}: pods with {chosen} at {several} {', '.join(map(str, self.ports))}"
@@ -50,7 +54,7 @@ class PodPool:
 
 @dataclass(slots=True, frozen=True)
 class PodPools:
-    """The pools of a platform as far as they are known."""
+    """All pools of one platform as last listed; ``known`` False: they were never listed."""
 
     rows: tuple[PodPool, ...] = ()
     known: bool = False  # they were listed at least once
@@ -62,14 +66,18 @@ NO_POOLS: Final = PodPools()  # of a platform that has none, or of which nobody 
 
 @dataclass(slots=True, frozen=True)
 class PoolChoice:
-    """The pool of a name, or the reason why there is none that could be used."""
+    """The pool found for a name, or None with the reason; an empty reason: not listed yet."""
 
     pool: PodPool | None
     problem: str = ""  # empty without a pool: they were not listed yet
 
 
 def choose_pool(pools: PodPools, name: str, namespace: str = "") -> PoolChoice:
-    """Find the pool of a name; without a namespace it may be in any, but in one only."""
+    """Return the ``PoolChoice`` for a name; without a namespace it may be in any, but in one only.
+
+    ``pool`` is None with a ``problem`` if it is missing, ambiguous or cannot be called. Raises
+    nothing.
+    """
     found = [one for one in pools.rows if _is_named(one, name, namespace)]
     wanted = f"{namespace}/{name}" if namespace else name
     if not pools.known:
@@ -94,16 +102,17 @@ def _is_named(pool: PodPool, name: str, namespace: str) -> bool:
 
 
 def pool_keys(pod: str, ports: Iterable[int]) -> Iterator[tuple[str, int]]:
-    """The key of each engine of a pod, with its port: the pod's own id for the lowest port.
+    """Yield (key, port) for each engine of a pod: the pod's id for the lowest port.
 
-    So a pool with one port has replicas by the names of their pods, whatever the port.
+    For further ports the key is ``pod:port``. So a pool with one port has replicas by the names of
+    their pods.
     """
     for index, port in enumerate(sorted(set(ports))):
         yield (f"{pod}:{port}" if index else pod), port
 
 
 def pod_of_key(key: str) -> str:
-    """The pod that a key of ``pool_keys`` is of; names of pods have no colon."""
+    """Return the pod id of a key that ``pool_keys`` made: what is before the colon."""
     return key.partition(":")[0]
 
 

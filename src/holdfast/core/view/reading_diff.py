@@ -91,7 +91,7 @@ _TAKEN: Final = "evicted"  # its host ran short of something: in good order, and
 
 @dataclass(slots=True, frozen=True)
 class ReadingDiffConfig:
-    """How long ended replicas are remembered, and how long silence is normal."""
+    """Settings: how long ended replicas are remembered, and how long silence is normal."""
 
     keep_s: float = 600.0  # an ended replica stays known: its end is evidence for so long
     past_s: float = 900.0  # at the first look: ends before this are history, not news
@@ -139,7 +139,7 @@ class _Book:
 
 
 class ReadingDiff:
-    """Turns each new reading of a source into facts; remembers what it reported before."""
+    """Turns each new reading of any source into facts; remembers by source what it reported."""
 
     def __init__(self, config: ReadingDiffConfig | None = None) -> None:
         self._config = config or ReadingDiffConfig()
@@ -156,14 +156,14 @@ class ReadingDiff:
         self._routed, self._launched = routed, launched
 
     def name_of(self, placed: Placed) -> str:
-        """The replica's id in the fleet, or its platform's id where it has none."""
+        """Return the replica's id in the fleet, or its platform's id where it has none."""
         return (placed.replica or self._routed.get(placed.endpoint, "") or placed.id)[:_NAME_CHARS]
 
     def take(self, reading: Reading, now: int, wall: float) -> list[Fact]:
-        """The facts that are new in a reading; parts that failed are not read as gone.
+        """Return the facts that are new in a reading; parts that failed yield none of their rows.
 
-        ``now``: core time (ns), ``wall``: seconds since 1970. What holds is told again every
-        minute.
+        ``now``: core time (ns), ``wall``: seconds since 1970. Measurements come with each reading,
+        what holds is told again every minute, an end once.
         """
         book = self._books.pop(reading.source, None) or _Book()
         self._books[reading.source] = book
@@ -187,14 +187,14 @@ class ReadingDiff:
         return facts
 
     def forget(self, source: str) -> list[Fact]:
-        """Drop a source that is no longer read; return ``Gone`` for each of its replicas."""
+        """Drop a source that is no longer read; return a ``Gone`` for each of its replicas."""
         book = self._books.pop(source, None)
         return [Gone(name) for name in book.replicas] if book is not None else []
 
     # --- what outlives a restart -----------------------------------------------------------------
 
     def told_ends(self) -> dict[str, list[list[str | int]]]:
-        """The ends that were reported, by source, as JSON-ready data; the latest of each source.
+        """Return the ends that were reported, by source, as JSON-ready data; 1,000 of each at most.
 
         Platforms list what ended for minutes or for good. Whoever begins anew with what this
         returns (``restore``) does not take those for news.
@@ -436,7 +436,7 @@ class ReadingDiff:
 def gpu_seen(
     host: str, device: GpuDevice, replicas: tuple[str, ...], reporter: str = ""
 ) -> GpuSeen:
-    """Build the fact ``GpuSeen`` from the figures of one device."""
+    """Return the fact ``GpuSeen`` with the figures of one device; reports it to nobody."""
     return GpuSeen(
         host=host,
         gpu=device.id,

@@ -31,7 +31,10 @@ _IS_VALUE: Final = re.compile(_VALUE)
 
 @lru_cache(maxsize=256)
 def parse_selector(text: str) -> Selector:
-    """Parse a selector into a test for labels; ``ConfigError`` if invalid; empty fits all."""
+    """Parse a label selector (``kubectl -l`` syntax) into a function: labels to True or False.
+
+    All terms must hold; an empty text fits all labels. Raises ``ConfigError`` if invalid.
+    """
     terms: list[Selector] = []
     at, text = 0, text.strip()
     while at < len(text):

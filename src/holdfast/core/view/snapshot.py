@@ -12,7 +12,7 @@ from holdfast.core.gpu import GpuDevice, GpuUse
 
 @dataclass(slots=True, frozen=True)
 class SourceRow:
-    """One query of one source: the age of its data, and its error."""
+    """Row of the view: one part of one source, the age of its data, its error and its cost."""
 
     source: str
     kind: str
@@ -26,7 +26,7 @@ class SourceRow:
 
 @dataclass(slots=True, frozen=True)
 class GroupRow:
-    """The row of one host group: sums over its hosts."""
+    """Row of the view: one host group, mostly sums over its hosts. None: unknown."""
 
     name: str
     source: str
@@ -54,7 +54,10 @@ class GroupRow:
 
 @dataclass(slots=True, frozen=True)
 class HostRow:
-    """The row of one host: hardware, memory, replicas on it, faults and incidents."""
+    """Row of the view: one host now, its hardware, memory, replicas on it, faults and incidents.
+
+    ``faults`` are texts, ``incidents`` ids; None: unknown.
+    """
 
     id: str
     source: str
@@ -86,9 +89,9 @@ class HostRow:
 
 @dataclass(slots=True, frozen=True)
 class ReplicaRow:
-    """The row of one replica, routed by Holdfast or only seen on its platform.
+    """Row of the view: one replica now, routed by Holdfast or only seen on its platform.
 
-    ``None`` is unknown.
+    ``faults`` are texts, ``incidents`` ids; None: unknown.
     """
 
     id: str
@@ -141,7 +144,10 @@ class ReplicaRow:
 
 @dataclass(slots=True, frozen=True)
 class ModelRow:
-    """The row of one model: replicas, load, latency and error budget over all layers."""
+    """Row of the view: one model now, its replicas, load, latency and use of its error budget.
+
+    ``faults`` are texts, ``incidents`` ids; None: unknown.
+    """
 
     name: str
     ready: int = 0
@@ -163,7 +169,7 @@ class ModelRow:
 
 @dataclass(slots=True, frozen=True)
 class QueueRow:
-    """The row of one queue, of the gateways or of a platform."""
+    """Row of the view: one queue now, of the gateways or of a platform. None: unknown."""
 
     name: str
     model: str
@@ -182,7 +188,10 @@ class QueueRow:
 
 @dataclass(slots=True, frozen=True)
 class DiskRow:
-    """The row of one shared filesystem: bandwidth, operations and their limits."""
+    """Row of the view: one shared filesystem now, its bandwidth and operations against limits.
+
+    None: unknown, or there is no limit.
+    """
 
     id: str
     source: str
@@ -201,7 +210,7 @@ class DiskRow:
 
 @dataclass(slots=True, frozen=True)
 class UnmetRow:
-    """The row of a demand for replicas that is not met: how many are missing, and why."""
+    """Row of the view: replicas of one model that were asked for and do not run, and why."""
 
     model: str
     missing: int
@@ -212,7 +221,7 @@ class UnmetRow:
 
 @dataclass(slots=True, frozen=True)
 class WarningRow:
-    """The row of one early warning: something fills up, and is no incident yet."""
+    """Row of the view: one early warning, something fills up and is no incident yet."""
 
     kind: str  # filesystem or replica
     about: str  # its id
@@ -222,7 +231,7 @@ class WarningRow:
 
 @dataclass(slots=True, frozen=True)
 class IncidentRow:
-    """The row of one incident that is not closed."""
+    """Row of the view: one incident that is not closed, with cause, action and fix in words."""
 
     id: str
     title: str
@@ -240,9 +249,9 @@ class IncidentRow:
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The joined view of the whole fleet at one moment: all tables of rows.
+    """The joined view of the whole fleet at one moment: a tuple of rows for each table.
 
-    Plain data for the admin API and its pages; it decides nothing.
+    Plain data for the admin API and its pages; it decides nothing and is never changed.
     """
 
     at: float  # seconds since 1970

@@ -15,11 +15,11 @@ _TABLES: Final = tuple(one.name for one in fields(Snapshot) if one.name not in _
 
 
 def changes(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """A dict of what a client must change to get from one snapshot to the next.
+    """Return a dict of what a client must change to get from one snapshot to the next.
 
     ``head`` holds all fields that are not tables; ``rows`` the changed fields, by table and
     position; ``whole`` the tables of another length. ``since`` is the version that the client must
-    have.
+    have. Rows are compared by position.
     """
     rows: dict[str, dict[str, dict[str, Any]]] = {}
     whole: dict[str, Any] = {}

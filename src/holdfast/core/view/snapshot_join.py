@@ -100,9 +100,10 @@ def join(
     names: Mapping[str, str] | None = None,
     took_s: float | None = None,
 ) -> Snapshot:
-    """Build the snapshot; ``now`` is in seconds since 1970, ``core_now`` is for incidents.
+    """Return the ``Snapshot`` of all sources' readings, control's records and the open incidents.
 
-    ``names`` maps endpoints to replica ids, for replicas that ``records`` does not list at present.
+    ``now`` is in seconds since 1970, ``core_now`` (ns) is for incidents. ``names`` maps endpoints
+    to replica ids, for replicas that ``records`` does not list now. Asks nobody and keeps nothing.
     """
     open_ones = [one for one in incidents if one.closed_at is None]
     parts = _gathered(readings, now)

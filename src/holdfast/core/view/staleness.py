@@ -45,7 +45,10 @@ _BY_WORD: Final[dict[str, tuple[str, ...]]] = {
 
 
 def feeds(part: Part) -> tuple[str, ...]:
-    """The kinds of rows that a part feeds: as it says, else by the narrowest word of its name."""
+    """Return the kinds of rows (hosts, queues …) that a part feeds: as it says, else by its name.
+
+    Of several words in its name the one with fewest kinds counts; empty: no word is known.
+    """
     if part.feeds:
         return part.feeds
     found = [_BY_WORD[word] for word in _WORD.findall(part.name.lower()) if word in _BY_WORD]
@@ -53,7 +56,10 @@ def feeds(part: Part) -> tuple[str, ...]:
 
 
 class Freshness:
-    """When each kind of row of one reading was last read successfully, and why not later."""
+    """When each kind of row of one reading was last read successfully, and its errors since.
+
+    Computed once from the reading; a kind that no part feeds is as old as the reading itself.
+    """
 
     __slots__ = ("_ages", "_errors", "_reading")
 
@@ -70,17 +76,20 @@ class Freshness:
                     self._errors.setdefault(kind, []).append(f"{part.name}: {part.error}")
 
     def read_at(self, *kinds: str) -> float | None:
-        """The oldest successful read among these kinds of rows; ``None`` if one never succeeded."""
+        """Return when the oldest of these kinds of rows was last read, seconds since 1970.
+
+        None: one of them was never read successfully.
+        """
         ages = [self._ages.get(kind, self._reading.at) for kind in kinds]
         known = [age for age in ages if age is not None]
         return min(known) if len(known) == len(ages) else None
 
     def errors(self, *kinds: str) -> tuple[str, ...]:
-        """The errors of the parts that feed these kinds of rows, each once."""
+        """Return the error texts of the parts that feed these kinds, each once; empty: none."""
         return tuple(dict.fromkeys(one for kind in kinds for one in self._errors.get(kind, ())))
 
     def fresh(self, kind: str) -> bool:
-        """Whether rows of this kind come from this reading and not from an earlier one."""
+        """Return whether rows of this kind were read for this reading, not kept from an earlier."""
         return kind not in self._errors and self._ages.get(kind, self._reading.at) is not None
 
 
