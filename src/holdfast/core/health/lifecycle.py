@@ -200,7 +200,10 @@ _ROW_RULES: Final[dict[Signal, RowRule[SignalRow]]] = {
 
 
 class SignalRows(RowCounts[Signal, SignalRow]):
-    """Counts equal signals in a row, of canaries and of users' requests."""
+    """How many signals of each ``SignalRow`` one replica got in a row: passes, failures, wrong …
+
+    An end of a row sets it to 0.
+    """
 
     __slots__ = ()
 

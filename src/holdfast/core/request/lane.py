@@ -43,7 +43,7 @@ _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
 @dataclass(slots=True, frozen=True)
 class LaneConfig:
-    """How the requests of one model are queued, routed, limited and timed.
+    """Settings of one model's requests: how they are queued, routed, limited and timed.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -185,7 +185,8 @@ class Lane:
     def bears_with(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
         """Whether an attempt whose first token is due is waited for longer: the pool became slower.
 
-        If so its ``first_due`` is moved.
+        Its ``first_due`` is then stretched by as much, at most to the limit of the request; it may
+        move though the answer is false.
         """
         waits = self.waits(active.request)
         if waits.scale > attempt.scale:
@@ -278,7 +279,7 @@ class Lane:
         return Report(self.model, candidate.id, ReportCode.OVERDUE.value, reason)
 
     def overtaken(self, active: ActiveRequest, slower: list[Attempt], now: int) -> None:
-        """Learn from the attempts that lost against a hedge: they took at least this long.
+        """Learn from attempts that lost against a hedge: they took at least this long. Ends none.
 
         Learning from winners alone would make hedging come ever earlier.
         """
@@ -398,14 +399,14 @@ class Lane:
         return self.saturation(), attained, errors
 
     def first_token_p95(self, now: int) -> float | None:
-        """The p95 (ns) of streams' first tokens since arrival, of the last minute.
+        """Return the p95 (ns, since arrival) of streams' first tokens of about the last minute.
 
-        ``None`` below 20.
+        ``None`` below 20 of them.
         """
         return self._recent.quantile(0.95, now, _RECENT_MIN)
 
     def take_served(self) -> tuple[int, int]:
-        """Attempts (ended or running) and tokens that the tallies counted since the last call.
+        """Return (attempts ended or running, tokens) that the tallies counted since the last call.
 
         Resets both.
         """
@@ -436,7 +437,7 @@ class Lane:
 
 
 class LaneTable:
-    """The lanes of all models in one gateway, and the fleet view that they follow."""
+    """The lanes of all models in one gateway, by model, and which fleet view they follow."""
 
     __slots__ = (
         "_configs",
@@ -510,7 +511,7 @@ class LaneTable:
             lane.pool.lease(mine, now)
 
     def tallies(self, now: int) -> list[Tally]:
-        """The tallies of all replicas with traffic since the last call, over all lanes.
+        """Return the ``Tally`` of each replica with traffic since the last call, over all lanes.
 
         Reading resets them.
         """
