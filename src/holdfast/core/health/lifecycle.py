@@ -200,10 +200,7 @@ _ROW_RULES: Final[dict[Signal, RowRule[SignalRow]]] = {
 
 
 class SignalRows(RowCounts[Signal, SignalRow]):
-    """How many signals of each ``SignalRow`` one replica got in a row: passes, failures, wrong …
-
-    An end of a row sets it to 0.
-    """
+    """How many signals of each ``SignalRow`` (passes, failures, wrong) one replica got in a row."""
 
     __slots__ = ()
 

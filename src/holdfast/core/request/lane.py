@@ -148,7 +148,7 @@ class Lane:
         self.answers.expect_canary(slowest)
 
     def waits(self, request: Request) -> Deadlines:
-        """The deadlines for this request: those of streams, or of answers in one piece."""
+        """Return the ``Deadlines`` for this request: of streams, or of answers in one piece."""
         return self.answers if request.whole else self.deadlines
 
     def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
@@ -268,10 +268,10 @@ class Lane:
         )
 
     def doubt(self, candidate: Candidate, reason: str, now: int) -> Report | None:
-        """The report that a replica is in doubt; ``None`` within a second of the last one.
+        """Return the ``Report`` that a replica is in doubt; ``None`` within a second of the last.
 
-        Each makes control ask a canary, and a client that hangs up again and again must not
-        drive those.
+        Each makes control ask a canary, and a client that hangs up again and again must not drive
+        those.
         """
         if now < candidate.doubt_from:
             return None
@@ -388,7 +388,7 @@ class Lane:
         return max(1.0, used) if len(self.queue) else used
 
     def readings(self) -> tuple[float | None, float | None, float | None]:
-        """Saturation now, share of first tokens within the objective, and share of failed attempts.
+        """Return (saturation now, share of first tokens in time, share of failed attempts).
 
         The shares are since the last call, which resets them; ``None`` where unknown or nothing
         happened.
@@ -422,10 +422,7 @@ class Lane:
         self._ledger.settle(now)
 
     def tallies(self) -> list[Tally]:
-        """One tally for each replica with traffic since the last call.
-
-        Reading resets the counts.
-        """
+        """Return one ``Tally`` for each replica with traffic since the last call; resets them."""
         told = []
         for candidate in self.pool.candidates.values():
             tally = candidate.take_tally(self.model)
