@@ -176,8 +176,8 @@ class ViewChanged:
 class LoadReported:
     """An engine's own load figures at this moment, for one (replica, model); an event for the flow.
 
-    Tokens in its work, requests waiting, and the used share (0 to 1) of its KV cache; ``None``: it
-    did not say.
+    Tokens queued and running, requests waiting, and the used share (0 to 1) of its KV cache;
+    ``None``: it did not say.
     """
 
     model: str

@@ -122,10 +122,10 @@ class AnswerComparison:
     def peer(
         self, candidates: Iterable[Candidate], replica: str, regions: tuple[str, ...] = ()
     ) -> str | None:
-        """Pick a peer of the same revision that has room; ``None`` if there is none.
+        """Return the id of a peer of the same revision with room and no queue; ``None``: no such.
 
         It is the one that was compared longest ago, and not the partner of last time if there is
-        another: who disagrees with one peer alone may be the one that is right.
+        another. Notes the pair as compared.
         """
         pool = list(candidates)
         own = next((one for one in pool if one.id == replica), None)

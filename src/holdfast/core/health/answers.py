@@ -189,9 +189,8 @@ class _Page:
 class AnswerBook:
     """Learns and keeps the right canary answer for each (model, revision, engine, precision).
 
-    One book for the whole fleet. The first answer is provisional until another replica agrees.
-    Bounded: the key that was judged longest ago goes first, and of the voices that disagree the
-    oldest, never the provisional one.
+    The first answer is provisional until another replica agrees. Bounded: the key that was judged
+    longest ago goes first, and of the voices that disagree the oldest, never the provisional one.
     """
 
     __slots__ = ("_candidates_max", "_keys_max", "_pages")
@@ -208,10 +207,10 @@ class AnswerBook:
     def judge(
         self, key: AnswerKey, config: CanaryConfig, rule: Rule, replica_id: str, said: Said
     ) -> Judgement:
-        """Give the verdict on a canary's answer; learn from it while no answer is confirmed.
+        """Return the ``Judgement`` of a canary's answer; learn from it while none is confirmed.
 
-        With ``expect`` in the config nothing is learned. PASS, WRONG, or UNSETTLED where replicas
-        disagree and none is confirmed.
+        With ``expect`` in the config, or a check, nothing is learned. Its verdict is PASS, WRONG,
+        or UNSETTLED where replicas disagree and none is confirmed.
         """
         if rule is Rule.CHECK:
             return _checked(said)

@@ -54,7 +54,10 @@ class UsersMeet(StrEnum):
 
 @dataclass(slots=True, frozen=True)
 class Ruling:
-    """The decision for one canary mix and user experience: hold states or act, suspect, cause."""
+    """What one mix of canaries and users' experience means: hold states or not, who is suspected.
+
+    A constant of the table ``RULINGS``, with the cause that diagnosis names, and why.
+    """
 
     hold: bool  # no canary moves the state of any replica of the model
     suspect: CanarySuspect
@@ -118,7 +121,7 @@ class CanaryCount:
     members: int  # that could have passed
 
     def reason(self, ruling: Ruling) -> str:
-        """The ruling's reason as a sentence with the counts filled in, for people."""
+        """Return the ruling's reason as a sentence for people, with counts where they matter."""
         if self.mix is CanaryMix.SOME_UNASKED:
             return f"{self.failed} of {self.members} failed, {ruling.why}"
         if self.mix in _COUNTED and ruling not in (_SERVED, _USERS_FAIL):

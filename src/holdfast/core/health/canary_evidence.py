@@ -70,7 +70,10 @@ class UsersBeside:
 
 
 class CanaryEvidence:
-    """Compares the canaries of a fleet's replicas; remembers which models' canaries are doubted."""
+    """Compares the canaries of all replicas of a fleet; keeps which models' canaries are doubted.
+
+    It reads the fleet's members and moves no state; ``doubts`` has the doubts that last, by model.
+    """
 
     __slots__ = ("_members", "_period", "_trusted_at", "doubts")
 
@@ -88,7 +91,7 @@ class CanaryEvidence:
         return [m for m in others if m.replica.model == model and not m.health.frozen]
 
     def in_good_time(self, member: Member, event: CanaryResult) -> tuple[Signal, str]:
-        """Turn a right canary answer into pass or slow, with its reason, and record its latency.
+        """Return (CANARY_PASS or CANARY_SLOW, reason) for a right answer; record its latency.
 
         Judged by the replica's usual latency and its peers', only where nothing else ran there;
         beside users' requests it always passes.

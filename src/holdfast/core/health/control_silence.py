@@ -31,7 +31,7 @@ class ControlSilenceConfig:
 class ControlSilence:
     """Whether control is silent, as one gateway hears it; counts silences and their ns in all.
 
-    It decides nothing by that: it is shown and reported.
+    It only measures; the gateway serves on.
     """
 
     __slots__ = ("_config", "_heard_at", "_limit", "_looked_at", "_silent", "silences", "total")

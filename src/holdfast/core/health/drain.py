@@ -128,7 +128,7 @@ class Drain:
         self._history: deque[str] = deque(maxlen=_HISTORY_MAX)
 
     def start(self, now: int, reason: str, *, served: bool = True) -> Decision:
-        """Begin the drain: the replica gets no new work. A second start changes nothing.
+        """Begin the drain of a serving replica; return a ``Decision``, false if it drains already.
 
         A replica that ``served`` may have been sent a request that is not reported yet: it counts
         as empty only when every gateway has had time to report.

@@ -96,10 +96,10 @@ def may_eject(
 
 
 def panic(config: EjectionConfig, pool: Sequence[PoolMember], *, doubtful: bool = False) -> Panic:
-    """Decide whether a pool fails open: more ejections are due than the limit allows.
+    """Return the ``Panic`` of one model's pool: active if more ejections are due than allowed.
 
-    Returns the ids of quarantined replicas that serve again; changes no state. ``doubtful``: the
-    canaries themselves are not believed, so whatever they put into quarantine serves again.
+    It names the quarantined replicas that serve again; changes no state. ``doubtful``: the canaries
+    themselves are not believed, so whatever they put into quarantine serves again.
     """
     members, out, bound = _count(config, pool)
     held = sum(1 for member in pool if member.held and member.state in _COUNTED)

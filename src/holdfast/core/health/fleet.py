@@ -125,10 +125,10 @@ class Fleet:
         }
 
     def handle(self, event: FleetEvent, now: int) -> list[FleetAction]:
-        """Take one event.
+        """Take one event at time ``now`` (ns); return the actions for the driver, in order.
 
-        Return the actions it causes, in order, a view for gateways last if one is due. Unknown
-        replica ids are ignored; a replica that joins twice raises ``ValueError``.
+        A view for gateways comes last if one is due. Unknown replica ids are ignored; a replica
+        that joins twice raises ``ValueError``.
         """
         actions: list[FleetAction] = []
         self._handlers[type(event)](event, now, actions)

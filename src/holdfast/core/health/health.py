@@ -169,7 +169,10 @@ class ReplicaHealth:
 
     @property
     def barred(self) -> bool:
-        """Whether only a relaunch can readmit it, however many canaries pass."""
+        """Whether right canaries cannot readmit it: wrong again, wrong revision, or taken out.
+
+        A relaunch does; one taken out also if the incident takes that back.
+        """
         liar = self.wrong and self._wrong_spells >= self.config.wrong_spells_max
         return liar or self.wrong_revision or self.taken_out
 
@@ -284,7 +287,7 @@ class ReplicaHealth:
 
     @property
     def reason(self) -> str:
-        """Why it is in its present state, and how near it is to the end of its probation."""
+        """Return why it is in its present state, for people, with right answers since, if any."""
         reason = self._reason
         if self._told is Signal.TAKEN_OUT and not self.taken_out:
             reason = "was taken out because of an incident that is over"

@@ -200,7 +200,7 @@ _ROW_RULES: Final[dict[Signal, RowRule[SignalRow]]] = {
 
 
 class SignalRows(RowCounts[Signal, SignalRow]):
-    """Counts equal signals in a row, of canaries and of users' requests."""
+    """How many signals of each ``SignalRow`` (passes, failures, wrong) one replica got in a row."""
 
     __slots__ = ()
 

@@ -197,7 +197,7 @@ def symptom_of(cause: Signal | Conclusion, *, right_since: bool, barred: bool) -
 
 
 def spares_work(symptom: Symptom) -> bool:
-    """Whether a restart for this symptom must wait until running requests have ended."""
+    """Whether the response to this symptom is no restart, so that what runs there may end."""
     return RESPONSES[symptom].response is not Response.RESTART
 
 

@@ -34,7 +34,7 @@ class RequestPhase(StrEnum):
 
 
 class RequestStep(StrEnum):
-    """An event that moves a request from one phase to the next."""
+    """A step of one request's life; with the phase it gives the next phase (``TRANSITIONS``)."""
 
     DISPATCH = "dispatch"
     ENQUEUE = "enqueue"
@@ -251,7 +251,7 @@ def apart(before: int, now: int, *, same_host: bool = False) -> bool:
 
 
 def unreached(kind: Kind) -> bool:
-    """Whether a failure may be that of the replica's host: nothing was there, or it broke off."""
+    """Whether a failure may be that of the replica's host: no connection, or it broke off."""
     return kind in _UNREACHED
 
 

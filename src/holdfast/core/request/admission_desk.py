@@ -65,10 +65,10 @@ class AdmissionDesk:
         }
 
     def open(self, request: Request, now: int) -> ActiveRequest:
-        """Register a new request with its deadline and the model of its ladder that serves it.
+        """Register a new request and return its ``ActiveRequest``, with deadline and serving model.
 
-        Raises ``ValueError`` if its id is under way. Reserves no quota and does not check that the
-        model exists.
+        The model is the one its ladder names now. Raises ``ValueError`` if its id is under way.
+        Reserves no quota and does not check that the model exists.
         """
         if request.id in self.requests:
             raise ValueError(f"request id {request.id!r} is already under way; ids must be unique")
@@ -131,7 +131,7 @@ class AdmissionDesk:
                 self._quotas[tenant] = quota
 
     def running(self) -> dict[str, int]:
-        """How many requests each tenant has under way here, by tenant.
+        """Return how many requests each tenant has under way at this gateway, by tenant.
 
         Only tenants that have a bound on requests at once and at least one request are in it.
         """
@@ -142,7 +142,7 @@ class AdmissionDesk:
         }
 
     def quota(self, tenant: str) -> Quota | None:
-        """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
+        """Return the live ``Quota`` of a tenant at this gateway; ``None`` if it has none."""
         return self._quotas.get(tenant)
 
     def finish(

@@ -34,7 +34,7 @@ class Opening(Enum):
 
 
 def kind_of_error_status(status: int, *, retry_after: bool, says_busy: bool) -> Kind:
-    """Which kind of failure a status other than success is; always returns one.
+    """Return the ``Kind`` of failure that an HTTP status other than success is; never ``None``.
 
     Redirects are malformed, and 401, 403, 404 and 405 count as server errors, since the gateway
     chose path and credentials. ``says_busy``: the engine's dialect knows this answer as no room at
@@ -51,7 +51,7 @@ def kind_of_error_status(status: int, *, retry_after: bool, says_busy: bool) -> 
 
 
 def kind_of_whole_answer(*, empty: bool, repeats: bool, rejected_before: bool) -> Kind | None:
-    """Why an answer in one piece is rejected, EMPTY or DEGENERATE; ``None``: it is accepted.
+    """Return why an answer in one piece is rejected, EMPTY or DEGENERATE; ``None``: accepted.
 
     ``repeats``: its end is one token over and over. ``rejected_before``: an earlier attempt of this
     request was rejected for that, so now it is accepted.
@@ -64,7 +64,7 @@ def kind_of_whole_answer(*, empty: bool, repeats: bool, rejected_before: bool) -
 def judge_opening(
     tokens: int, tokens_held_max: int, *, suspicious: bool, complete: bool, rejected_before: bool
 ) -> Opening:
-    """Whether the beginning of a stream may be shown, is held on, or is rejected.
+    """Return the ``Opening``: whether the beginning of a stream is shown, held on, or rejected.
 
     Only one that is ``suspicious`` (one token over and over), not ``complete`` and not rejected in
     an earlier attempt is held, and it is rejected from ``tokens_held_max`` tokens on.
@@ -115,7 +115,7 @@ def failed_check(
     json_expected: bool,
     is_json: Callable[[str | bytes], bool],
 ) -> str | None:
-    """The name of the first check of a virtual model that an answer fails; ``None``: it passes.
+    """Return the name of the first check of a virtual model that an answer fails; ``None``: passes.
 
     Knows ``length``, ``empty`` and ``json`` (an object or a list, and only where the client asked
     for JSON). Answers that call tools are checked for length only.
@@ -142,11 +142,11 @@ def may_escalate(stronger_model: str | None, *, shown: bool) -> bool:
 def kind_when_stalled(
     waited: int, prompt_tokens: int, *, streams: bool, begun: bool, paused: bool
 ) -> Kind | None:
-    """How an attempt has failed by now, where its replica is found stalled; ``None``: it stays.
+    """Return the timeout an attempt has failed with on a stalled replica; ``None``: it stays.
 
     For attempts of an answer of which the client has seen something; the others are moved by the
-    flow (``move_queue.py``). Bytes that nobody can continue stay, and so does a stream whose
-    client does not read (``paused``): that silence is the client's.
+    flow. Answers that do not stream stay, and so does a stream whose client does not read
+    (``paused``).
     """
     if paused or not streams:
         return None

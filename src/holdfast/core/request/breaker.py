@@ -49,7 +49,7 @@ class BreakerState(StrEnum):
 
 
 class BreakerSignal(StrEnum):
-    """An event that moves a breaker from one state to another."""
+    """What happened to a breaker; with its state it gives the next state (``TRANSITIONS``)."""
 
     THRESHOLD = "threshold"  # too many failures, in share or in a row
     REFUSED = "refused"  # nobody listens: no need to count
@@ -97,7 +97,7 @@ _HISTORY_MAX: Final = 8  # enough to see how a breaker came into a state, cheap 
 
 @dataclass(slots=True, frozen=True)
 class BreakerConfig:
-    """When a breaker opens (failure share, failures in a row), and how long it stays open.
+    """Settings of a breaker: when it opens (failure share, failures in a row), and for how long.
 
     Checked when built: raises ``ConfigError``.
     """

@@ -239,7 +239,7 @@ class Candidate:
         return told
 
     def has_room(self) -> bool:
-        """Whether fewer attempts of this gateway run there than its concurrency limit."""
+        """Whether this gateway's attempts there are below the limit; others' do not count."""
         return self.inflight < self.limit
 
     def __repr__(self) -> str:

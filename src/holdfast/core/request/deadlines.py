@@ -49,7 +49,7 @@ _USUAL_FACTOR: Final = 2  # of the median answer in one piece: its own length ex
 
 @dataclass(slots=True, frozen=True)
 class DeadlineConfig:
-    """How long requests of one pool may wait, and how these deadlines are learned.
+    """Settings: how long requests of one pool may wait, and how these deadlines are learned.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -109,7 +109,10 @@ class DeadlineConfig:
         self._require(ascending and len(bounds) <= 16, "prompt_bounds", fix)
 
     def for_answers(self) -> "DeadlineConfig":
-        """The config for answers that come in one piece, whose first token is also their last."""
+        """Return a copy for answers in one piece, whose first token is also their last.
+
+        It has the longer waits of whole answers in place of those for first tokens.
+        """
         return replace(
             self,
             first_token_s=self.request_s,
@@ -165,10 +168,10 @@ class _Recent:
 
 
 class Deadlines:
-    """The learned deadlines of one model's pool, in ns: first token by prompt length, and gaps.
+    """The learned deadlines of one model's pool in one gateway, in ns: first tokens, and gaps.
 
-    It starts with the configured wide waits and learns from ``observe_first_token``,
-    ``observe_gaps`` and ``fired``; it sets no timers.
+    First tokens by prompt length. It starts with the configured wide waits and learns from
+    ``observe_first_token``, ``observe_gaps`` and ``fired``; it sets no timers.
     """
 
     __slots__ = (
@@ -343,7 +346,7 @@ class Deadlines:
         return self._classes[bisect_left(self._bounds, prompt_tokens)].norm
 
     def first_token_quantile(self, prompt_tokens: int, q: float, samples_min: int) -> int | None:
-        """A quantile of first tokens (ns) for this prompt length.
+        """Return the ``q`` quantile (ns) of first tokens for this prompt length.
 
         ``None`` below ``samples_min`` samples.
         """

@@ -109,7 +109,7 @@ class DegradeConfig:
 
 @dataclass(slots=True, frozen=True)
 class DegradeChange:
-    """One change of a ladder's level: from now on ``share`` of the traffic is on ``model``.
+    """One change of a ladder's level: from ``at`` (ns) on ``share`` of the traffic is on ``model``.
 
     The rest is on the model above it; at the top ``share`` is 0.
     """
@@ -198,11 +198,11 @@ class Degrader:
         return self._config.ladder[(self._depth - 1) // self._steps_per_rung]
 
     def choose(self, request: Request, now: int, *, degradable: bool = True) -> tuple[str, str]:
-        """The model that serves this request, and why.
+        """Return (model, reason): the model of the ladder that serves this request, and why.
 
-        (its own model, "as asked") where it is not moved. Requests of one session get the same
-        place, others are drawn. Batch requests are not moved by default, and nobody is when the
-        last reading is too old.
+        Its own model where it is not moved. Requests of one session get the same place, others are
+        drawn. Batch requests are not moved by default, and nobody is when the last reading is too
+        old.
         """
         model = request.model
         if not self._depth or not degradable:

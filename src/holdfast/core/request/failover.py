@@ -19,7 +19,7 @@ from holdfast.core.types import Decision, nanos, require
 
 @dataclass(slots=True, frozen=True)
 class FailoverConfig:
-    """The home zone and region of a gateway, and which replicas elsewhere may get its requests.
+    """Settings: home zone and region of a gateway, and which replicas elsewhere may serve it.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -111,7 +111,7 @@ class FailoverLadder:
     def rungs(
         self, candidates: Sequence[Candidate], members: Collection[Candidate] | None = None
     ) -> list[FailoverRung]:
-        """Sort the candidates into rungs, nearest first, and keep them for ``may_spill``.
+        """Return the candidates as ``FailoverRung`` list, nearest first; keep it for ``may_spill``.
 
         Candidates of another revision than the pinned one are left out, and so are empty rungs.
         ``members`` are all replicas of the pool, well or not: the revision is learned from them.
@@ -132,10 +132,10 @@ class FailoverLadder:
         return self._rungs
 
     def may_spill(self, rung_index: int, utilisation_of_target: float | None, now: int) -> Decision:
-        """Whether requests may go to this rung of the last ``rungs``; always for rungs at home.
+        """Return a ``Decision``: whether requests may go to this rung of the last ``rungs`` now.
 
-        A remote rung is closed at or above the configured utilisation, and then for
-        ``spill_hold_s``; unknown (``None``) utilisation does not close it.
+        Always true at home. A remote rung is closed at or above the configured utilisation, and
+        then for ``spill_hold_s``; unknown (``None``) utilisation does not close it.
         """
         rung = self._rungs[rung_index]
         if not rung.remote:

@@ -56,7 +56,7 @@ _FAILURE: Final = Outcome.FAILURE
 
 @dataclass(slots=True, frozen=True)
 class EvidenceConfig:
-    """How users' failures are weighed before they count against a replica.
+    """Settings: how users' failures are weighed before they count against a replica.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -156,7 +156,7 @@ class FailureLedger:
             del self._own[next(iter(self._own))]
 
     def is_ill(self, candidate: Candidate, now: int) -> bool:
-        """Whether others lately answered two requests or more that this replica failed."""
+        """Whether other replicas lately answered two requests or more that this replica failed."""
         before, _ = self._upheld.get(candidate.id, (0, 0))
         return bool(before) and now - before < self._witness
 
@@ -208,7 +208,7 @@ class FailureLedger:
     def repeats(
         self, active: ActiveRequest, candidate: Candidate, kind: Kind, now: int
     ) -> list[ChargedFailure]:
-        """The charged failures of this request at other replicas that were of the same kind.
+        """Return this request's charged failures of the same kind at other replicas.
 
         Empty where the request cannot be the cause or one of the replicas is ill itself. A list
         with entries means that the request is at fault; nothing is withdrawn here.

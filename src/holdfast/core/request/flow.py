@@ -141,14 +141,14 @@ class Flow:
         return None if outlook is None else outlook.ready_in_s
 
     def running(self) -> dict[str, int]:
-        """How many requests each tenant has under way here, by tenant.
+        """Return how many requests each tenant has under way at this gateway, by tenant.
 
         Only tenants that have a bound on requests at once and at least one request are in it.
         """
         return self._desk.running()
 
     def quota(self, tenant: str) -> Quota | None:
-        """The quota of a tenant at this gateway; ``None`` if the tenant is not limited."""
+        """Return the live ``Quota`` of a tenant at this gateway; ``None`` if it has none."""
         return self._desk.quota(tenant)
 
     def inherit(self, earlier: "Flow") -> None:

@@ -29,7 +29,7 @@ _CAPPED: Final = Decision(False, "the cap on hedges is reached")
 
 @dataclass(slots=True, frozen=True)
 class HedgeConfig:
-    """When a second attempt may be made while the first still runs, and how many in all.
+    """Settings: when a second attempt may be made while the first still runs, and how many.
 
     Off by default. Checked when built: raises ``ConfigError``.
     """
@@ -107,16 +107,19 @@ class Hedger:
         return min(due, active.hedge_at)
 
     def delay(self, expected: int | None) -> int | None:
-        """How long after its start an attempt may get a hedge; ``None`` for no hedge.
+        """Return how long (ns) after its start an attempt may get a hedge; ``None`` for no hedge.
 
-        ``expected`` is the configured quantile of the first token, unknown until learned.
+        ``expected`` is the configured quantile of the first token (ns); ``None`` until learned.
         """
         if not self._enabled or expected is None:
             return None
         return max(expected, self._delay_floor)
 
     def would_allow(self, now: int, utilisation: float | None, queued: int) -> Decision:
-        """Whether a hedge would be allowed now, with the reason; claims nothing."""
+        """Return a ``Decision``: whether a hedge would be allowed now; claims nothing.
+
+        Not while requests are queued, nor where ``utilisation`` is high or unknown (``None``).
+        """
         if not self._enabled:
             return _OFF
         if queued > 0:

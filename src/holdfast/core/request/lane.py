@@ -43,7 +43,7 @@ _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
 
 @dataclass(slots=True, frozen=True)
 class LaneConfig:
-    """How the requests of one model are queued, routed, limited and timed.
+    """Settings of one model's requests: how they are queued, routed, limited and timed.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -148,7 +148,7 @@ class Lane:
         self.answers.expect_canary(slowest)
 
     def waits(self, request: Request) -> Deadlines:
-        """The deadlines for this request: those of streams, or of answers in one piece."""
+        """Return the ``Deadlines`` for this request: of streams, or of answers in one piece."""
         return self.answers if request.whole else self.deadlines
 
     def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
@@ -185,7 +185,8 @@ class Lane:
     def bears_with(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
         """Whether an attempt whose first token is due is waited for longer: the pool became slower.
 
-        If so its ``first_due`` is moved.
+        Its ``first_due`` is then stretched by as much, at most to the limit of the request; it may
+        move though the answer is false.
         """
         waits = self.waits(active.request)
         if waits.scale > attempt.scale:
@@ -267,10 +268,10 @@ class Lane:
         )
 
     def doubt(self, candidate: Candidate, reason: str, now: int) -> Report | None:
-        """The report that a replica is in doubt; ``None`` within a second of the last one.
+        """Return the ``Report`` that a replica is in doubt; ``None`` within a second of the last.
 
-        Each makes control ask a canary, and a client that hangs up again and again must not
-        drive those.
+        Each makes control ask a canary, and a client that hangs up again and again must not drive
+        those.
         """
         if now < candidate.doubt_from:
             return None
@@ -278,7 +279,7 @@ class Lane:
         return Report(self.model, candidate.id, ReportCode.OVERDUE.value, reason)
 
     def overtaken(self, active: ActiveRequest, slower: list[Attempt], now: int) -> None:
-        """Learn from the attempts that lost against a hedge: they took at least this long.
+        """Learn from attempts that lost against a hedge: they took at least this long. Ends none.
 
         Learning from winners alone would make hedging come ever earlier.
         """
@@ -387,7 +388,7 @@ class Lane:
         return max(1.0, used) if len(self.queue) else used
 
     def readings(self) -> tuple[float | None, float | None, float | None]:
-        """Saturation now, share of first tokens within the objective, and share of failed attempts.
+        """Return (saturation now, share of first tokens in time, share of failed attempts).
 
         The shares are since the last call, which resets them; ``None`` where unknown or nothing
         happened.
@@ -398,14 +399,14 @@ class Lane:
         return self.saturation(), attained, errors
 
     def first_token_p95(self, now: int) -> float | None:
-        """The p95 (ns) of streams' first tokens since arrival, of the last minute.
+        """Return the p95 (ns, since arrival) of streams' first tokens of about the last minute.
 
-        ``None`` below 20.
+        ``None`` below 20 of them.
         """
         return self._recent.quantile(0.95, now, _RECENT_MIN)
 
     def take_served(self) -> tuple[int, int]:
-        """Attempts (ended or running) and tokens that the tallies counted since the last call.
+        """Return (attempts ended or running, tokens) that the tallies counted since the last call.
 
         Resets both.
         """
@@ -421,10 +422,7 @@ class Lane:
         self._ledger.settle(now)
 
     def tallies(self) -> list[Tally]:
-        """One tally for each replica with traffic since the last call.
-
-        Reading resets the counts.
-        """
+        """Return one ``Tally`` for each replica with traffic since the last call; resets them."""
         told = []
         for candidate in self.pool.candidates.values():
             tally = candidate.take_tally(self.model)
@@ -436,7 +434,7 @@ class Lane:
 
 
 class LaneTable:
-    """The lanes of all models in one gateway, and the fleet view that they follow."""
+    """The lanes of all models in one gateway, by model, and which fleet view they follow."""
 
     __slots__ = (
         "_configs",
@@ -510,7 +508,7 @@ class LaneTable:
             lane.pool.lease(mine, now)
 
     def tallies(self, now: int) -> list[Tally]:
-        """The tallies of all replicas with traffic since the last call, over all lanes.
+        """Return the ``Tally`` of each replica with traffic since the last call, over all lanes.
 
         Reading resets them.
         """

@@ -26,7 +26,7 @@ _ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are c
 
 
 class SampleGroup:
-    """Samples (ns) of one group of replicas, in an old and a young generation."""
+    """Samples (ns) of one group of replicas, in an old and a young generation of sketches."""
 
     __slots__ = ("old", "old_below", "old_total", "young", "young_below", "young_total")
 
@@ -162,9 +162,9 @@ class LearnedDeadline:
         self.deadline = min(base * rise, self._limit)
 
     def scaled(self, waiting: int, scale_max: float) -> int:
-        """The deadline for an engine whose queue is ``waiting`` requests long, by the usual queue.
+        """Return the deadline (ns) for an engine with ``waiting`` requests in its own queue.
 
-        At most ``scale_max`` times as long, and never above the limit.
+        It grows with that over the usual queue, at most ``scale_max`` times, never above the limit.
         """
         scale = (1 + waiting) / (1 + self.waiting_typical)
         return min(int(self.deadline * min(scale, scale_max)), self._limit)
@@ -217,7 +217,10 @@ class LearnedDeadline:
 
 
 class DeadlineRise:
-    """The factor by which all deadlines of a pool are raised while the whole pool is slow."""
+    """The factor (``value``) by which all deadlines of one pool are raised while the pool is slow.
+
+    1 while it is not.
+    """
 
     __slots__ = ("_calm", "_calm_since", "_maximum", "_next", "value")
 

@@ -41,7 +41,7 @@ _EXACT: Final = 1e-9  # float rounding
 
 @dataclass(slots=True, frozen=True)
 class LeaseConfig:
-    """How fast shares move between gateways, and how long a gateway may hold a trial.
+    """Settings: how fast shares move between gateways, and how long a gateway may hold a trial.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -179,7 +179,7 @@ class Shares:
         return moved
 
     def of(self, gateway: str) -> dict[str, float]:
-        """The shares (0 to 1) that a gateway holds now, by resource.
+        """Return the shares (0 to 1) that a gateway has now, by resource.
 
         ``KeyError`` for an unknown gateway.
         """
@@ -307,7 +307,7 @@ class Trials:
         return moved
 
     def held_by(self, gateway: str) -> tuple[TrialKey, ...]:
-        """The (model, replica) pairs that this gateway alone may try."""
+        """Return the (model, replica id) pairs that this gateway alone may try now."""
         return tuple(key for key, trial in self._trials.items() if trial.holder == gateway)
 
     def _leaves(self, key: TrialKey, trial: _Trial, gateway: str, now: int) -> bool:

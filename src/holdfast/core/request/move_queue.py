@@ -29,7 +29,7 @@ _LOOK_EVERY: Final = 50 * MILLISECOND  # while some wait; found and moved within
 
 
 class MoveQueue:
-    """Requests caught at replicas that will not answer, the oldest first.
+    """The requests of one gateway caught at replicas that will not answer, the oldest first.
 
     It only lists them; ``RequestMover`` starts the new attempts. Each request is in it once at
     most.

@@ -144,7 +144,7 @@ class Pool:
             self.changed(now)
 
     def trials(self, now: int) -> tuple[list[str], list[str]]:
-        """Ids of replicas with a trial due, whether leased or not, and of those being tried now."""
+        """Return two lists of replica ids: a trial is due (leased or not), and being tried now."""
         if now >= self._recheck_at:
             self._sort(now)
         wanted = [c.id for c in self._trials] + [c.id for c in self._untried]
@@ -177,10 +177,10 @@ class Pool:
         return self.routable > 0
 
     def outlook(self, now: int) -> Outlook | None:
-        """When a pool without a serving replica will have one, and why it has none.
+        """Return the ``Outlook``: when a pool that serves nobody will have a replica, and why none.
 
-        ``None``: unknown. Unknown also for a pool without replicas, with one that serves, or with
-        one of unknown time.
+        ``None``: unknown, which also holds for a pool without replicas, with one that serves, or
+        with one of unknown time.
         """
         states: dict[State, int] = {}
         first = _NEVER
@@ -215,7 +215,7 @@ class Pool:
         return found or any(candidate.revision == revision for candidate in self._trials)
 
     def on_hosts(self, hosts: Collection[str]) -> tuple[str, ...]:
-        """The ids of all replicas on these hosts."""
+        """Return the ids of all replicas of this pool on these hosts."""
         return tuple(name for name, one in self.candidates.items() if one.replica.host in hosts)
 
     def has_room(self, now: int) -> bool:

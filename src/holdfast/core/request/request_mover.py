@@ -46,7 +46,10 @@ class EndAttempt(Protocol):
 
 
 class RequestMover:
-    """Moves requests that are caught at halted replicas to others, within the retry budget."""
+    """Moves one gateway's requests that are caught at halted replicas to other replicas.
+
+    Within the retry budget, and only those of which the client has seen nothing.
+    """
 
     __slots__ = ("_call_back", "_close", "_dispatch", "_lanes", "_queue", "_requests", "_retry")
 

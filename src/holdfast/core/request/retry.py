@@ -30,7 +30,7 @@ _BUCKETS: Final = 20  # the budget is exact to a twentieth of its window, always
 
 @dataclass(slots=True, frozen=True)
 class RetryConfig:
-    """How often one request, and all requests together, may be tried again.
+    """Settings: how often one request, and all requests together, may be tried again.
 
     Checked when built: raises ``ConfigError``.
     """
@@ -136,10 +136,7 @@ class RetryBudget:
         return self._retries.total(now) + 1 <= earned
 
     def take(self, now: int) -> Decision:
-        """Spend one retry of the budget if there is one.
-
-        The ``Decision`` is false where it is spent.
-        """
+        """Spend one retry of the budget if there is one; return a ``Decision``, false where not."""
         if not self.would_allow(now):
             return _OVER_BUDGET
         self._retries.add(now)
@@ -176,7 +173,7 @@ class Retry:
     def decide(
         self, kind: Kind, *, attempts_made: int, free_used: bool, deadline: int, now: int
     ) -> RetryDecision:
-        """Decide what follows an attempt that ended with ``kind`` before any content was shown.
+        """Return the ``RetryDecision`` after an attempt ended with ``kind`` before any content.
 
         A retry that is allowed and not free is taken from the budget here. ``attempts_made`` counts
         the attempts that cost, the failed one included; ``free_used`` says that the one free retry
@@ -187,9 +184,9 @@ class Retry:
     def decide_continuation(
         self, *, continuations_made: int, deadline: int, now: int
     ) -> RetryDecision:
-        """Decide whether a stream that broke after its first content is continued elsewhere.
+        """Return the ``RetryDecision`` for a stream that broke after its first content.
 
-        If allowed, it is taken from the retry budget; it never waits.
+        If allowed, it is continued elsewhere and taken from the retry budget; it never waits.
         """
         if continuations_made >= self._continuations_max:
             return self._counted(_NO_CONTINUATIONS)

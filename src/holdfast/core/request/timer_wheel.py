@@ -43,7 +43,7 @@ class TimerWheel(Generic[T]):
     def file(self, entry: T) -> None:
         """Set an entry's timer, so that ``advance`` returns it within a tick after ``entry.due``.
 
-        One that is filed already is moved; an entry has one timer.
+        One that is filed already is moved if it is due earlier now; an entry has one timer.
         """
         slot = -(-entry.due // self._tick)
         if slot <= self._cursor:
