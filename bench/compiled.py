@@ -148,9 +148,12 @@ def _methods(node: ast.ClassDef, *, frozen: bool) -> Iterator[str]:
         if default is None:
             parameters.append(f"{name}: {hint}")
         elif isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
-            (factory,) = (each.value for each in default.keywords if each.arg == "default_factory")
-            parameters.append(f"{name}: {hint} | None = None")
-            given = f"({ast.unparse(factory)})() if {name} is None else {name}"
+            told = {each.arg: ast.unparse(each.value) for each in default.keywords}
+            if "default" in told:
+                parameters.append(f"{name}: {hint} = {told['default']}")
+            else:
+                parameters.append(f"{name}: {hint} | None = None")
+                given = f"({told['default_factory']})() if {name} is None else {name}"
         else:
             parameters.append(f"{name}: {hint} = {ast.unparse(default)}")
         body.append(f"self.{name} = {given}{'  # type: ignore[misc]' if frozen else ''}")

@@ -477,7 +477,10 @@ NOT_MET = {
 }
 
 # What runs only where an extra is installed; no config is there.
-OF_EXTRAS = {"holdfast.launchers.ray.bridge", "holdfast.launchers.ray.cluster"}
+OF_EXTRAS = {
+    *("holdfast.launchers.ray.bridge", "holdfast.launchers.ray.cluster"),
+    "holdfast.launchers.ray.internals",
+}
 
 # Schema types whose errors the table covers.
 COVERED_TYPES = {

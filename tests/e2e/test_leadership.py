@@ -25,7 +25,7 @@ def test_another_control_leads_no_request_is_harmed_and_no_late_order_counts(
                 for machine in pair.machines.values():
                     machine.start()
                 await pair.led()
-                return await bench.play(pair, bench.SCENES[scene], 1, 10.0)
+                return await bench.play(pair, scene, 10.0)
             finally:
                 for cable in pair.cables:
                     await cable.close()

@@ -38,7 +38,7 @@ from statistics import median
 from typing import ClassVar, Final
 
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
-from holdfast.core.canary_overtime import BodyPieces, PieceFlow
+from holdfast.core.canary_overtime import APART_S, BodyPieces, PieceFlow
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
@@ -53,6 +53,7 @@ _RECENT: Final = 20  # canaries of which the wrong ones are counted for people
 _DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
 _MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
 _USUAL_MIN: Final = 3  # canaries of its own before they are compared with
+_PAUSES_MIN: Final = 2  # answers with one long pause that make a drip
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
 _STEADY_MOST: Final = 1.0  # of one that was late all along: no single stall explains it
 _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
@@ -356,6 +357,10 @@ class ProbingDetector:
         if book.flow is PieceFlow.STEADY and fact.gap_s is not None:
             book.answered(CanaryVerdict.SLOW)
             return self._add_slow(book, fact, now)
+        # One pause that explains all of it may be the host's, and everybody's: not twice in a row.
+        paused = fact.gap_s is not None and moved - fact.gap_s < APART_S
+        if paused and book.aparts < _PAUSES_MIN:
+            return None
         text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
         return (Sign.SLOW_TOKENS, text, {"moved_s": moved})
 
