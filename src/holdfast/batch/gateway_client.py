@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 from urllib.parse import urlsplit
 
+import orjson
 from httptools import HttpParserError, HttpResponseParser
 
 ANSWER_BYTES_MAX: Final = 80 << 20  # the gateway's own bound of an answer is 64 MB
@@ -29,6 +30,17 @@ class GatewayAnswer:
     retry_after_s: float = 0.0
     reason: str = ""  # why there is none
     content_type: str = ""
+
+    @property
+    def error(self) -> tuple[str, str]:
+        """Code and message of an error body; both empty for a 2xx and where the body has none."""
+        if self.status < 300:
+            return "", ""
+        try:
+            told = orjson.loads(self.body)["error"]
+            return str(told.get("code") or ""), str(told.get("message") or "")
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            return "", ""
 
     @property
     def broken(self) -> bool:

@@ -20,7 +20,6 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any, BinaryIO, Final
 
-import orjson
 import structlog
 
 from holdfast.batch.api_errors import ApiRefusalError
@@ -412,7 +411,7 @@ class BatchRunner:
             self.settlements.release(item.lease)
             feed.empty_until[item.lease.queue] = now + NO_GATEWAY
             return
-        code, message = ("", "") if answer.status < 300 else _error_of(answer.body)
+        code, message = answer.error
         verdict = judge_answer(answer.status, code, failures_of(item.story)[1])
         if verdict is ItemVerdict.WAIT:
             self.settlements.release(item.lease)
@@ -498,15 +497,6 @@ def _cancel(running: RunningItem) -> None:
 
 def _queue(record: BatchRecord, model: str) -> str:
     return ItemQueue(record.tenant, model).name
-
-
-def _error_of(body: bytes) -> tuple[str, str]:
-    """Code and message of an error body of the gateway."""
-    try:
-        told = orjson.loads(body)["error"]
-        return str(told.get("code") or ""), str(told.get("message") or "")
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        return "", ""
 
 
 __all__ = ["BatchRunner", "ModelFeed"]

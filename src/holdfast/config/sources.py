@@ -15,7 +15,7 @@ and calls that were not asked for would cost money.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
@@ -40,6 +40,27 @@ def _endpoint(text: str) -> str:
         known = parts.scheme in ("http", "https") and bool(parts.hostname)
         require(known, "address", f"is {text[:80]!r}", _URL_FIX)
     return text
+
+
+class _ApiServer(Protocol):
+    """How a section of the fleet file says which API server is meant."""
+
+    kubeconfig: str
+    context: str
+    api_url: str
+    token_file: str
+    ca_file: str
+
+
+def check_api_server(section: _ApiServer) -> None:
+    """Refuse a section that names an API server twice, or gives credentials for none."""
+    one = not (section.api_url and (section.kubeconfig or section.context))
+    fix = "keep one: api_url, or kubeconfig with context"
+    require(one, "kubernetes.api_url", "is set beside a kubeconfig", fix)
+    for name in ("token_file", "ca_file"):
+        fits = bool(section.api_url) or not getattr(section, name)
+        fix = "set api_url, or let the kubeconfig name it"
+        require(fits, f"kubernetes.{name}", "is set without api_url", fix)
 
 
 def _selector(text: str) -> str:
@@ -134,13 +155,7 @@ class KubernetesSection(_Source):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        one = not (self.api_url and (self.kubeconfig or self.context))
-        fix = "keep one: api_url, or kubeconfig with context"
-        require(one, "kubernetes.api_url", "is set beside a kubeconfig", fix)
-        for name in ("token_file", "ca_file"):
-            fits = bool(self.api_url) or not getattr(self, name)
-            fix = "set api_url, or let the kubeconfig name it"
-            require(fits, f"kubernetes.{name}", "is set without api_url", fix)
+        check_api_server(self)
         fix = "name the labels of your pods in selector, or leave all_pods out"
         fits = self.all_pods or bool(self.selector)
         require(fits, "kubernetes.all_pods", "is false without a selector", fix)
@@ -261,5 +276,6 @@ __all__ = [
     "LocalSection",
     "RaySourceSection",
     "SourceSection",
+    "check_api_server",
     "check_sources",
 ]

@@ -14,6 +14,7 @@ from holdfast.testing.standin import Options
 from keyed_stage import (
     QUICK,
     SLOW,
+    Reply,
     ask,
     connected,
     count,
@@ -84,15 +85,21 @@ def test_an_engines_refusal_of_the_request_is_final(keyed):
 
 def test_a_stream_that_fails_in_its_middle_may_be_sent_again(keyed):
     async def body(one, two):
-        one.ail(0, "cut", tokens=5)
-        first, second = await asyncio.gather(
-            ask(one, "k", stream=True, n=2), ask(two, "k", stream=True, n=2)
-        )
+        one.ail(0, "stall", tokens=5)
+        engine = one.engines[0].engine
+        async with connected(one) as (reader, writer):
+            writer.write(request("k", stream=True, n=2))
+            begun = await reader.readuntil(b"data: ")
+            waiting = asyncio.ensure_future(ask(two, "k", stream=True, n=2))
+            await one.until(lambda: count(two, "joined") == 1)
+            for connection in tuple(engine.connections):
+                connection.reset()
+            first, second = Reply(begun + await reader.read()), await waiting
         assert first.status == 200
         assert b'"error"' in first.body
         assert b"[DONE]" not in first.body
         assert second.body == first.body
-        one.engines[0].engine.clear_fault()
+        engine.clear_fault()
         assert (await ask(two, "k", stream=True, n=2)).body.endswith(b"data: [DONE]\n\n")
 
     keyed(body, replicas=1)

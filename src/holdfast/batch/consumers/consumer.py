@@ -27,7 +27,6 @@ from holdfast.batch.consumers.request_messages import (
     MessageRefusedError,
     QueuedRequest,
     answer_reply,
-    error_of,
     error_reply,
     read_request,
 )
@@ -224,7 +223,7 @@ class Consumer:
             if answer.broken:
                 await asyncio.sleep(NO_GATEWAY_S)  # no fault of the message, and none of a replica
                 continue
-            code, message = ("", "") if answer.status < 300 else error_of(answer.body)
+            code, message = answer.error
             verdict = judge_answer(answer.status, code, failures_of(held.story)[1])
             if verdict is ItemVerdict.WAIT:
                 await asyncio.sleep(max(1.0, answer.retry_after_s))

@@ -124,20 +124,10 @@ def _reply(item_id: str, custom_id: str | None, response: Any, error: Any) -> by
     return orjson.dumps(told)
 
 
-def error_of(body: bytes) -> tuple[str, str]:
-    """Code and message of an error body of the gateway."""
-    try:
-        told = orjson.loads(body)["error"]
-        return str(told.get("code") or ""), str(told.get("message") or "")
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-        return "", ""
-
-
 __all__ = [
     "MessageRefusedError",
     "QueuedRequest",
     "answer_reply",
-    "error_of",
     "error_reply",
     "read_request",
 ]

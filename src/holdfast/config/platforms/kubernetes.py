@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from holdfast.config.addresses import Url
 from holdfast.config.sections import Section
-from holdfast.config.sources import Endpoint, Text
+from holdfast.config.sources import Endpoint, Text, check_api_server
 from holdfast.core.types import require
 
 DIGEST: Final = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
@@ -75,13 +75,7 @@ class KubernetesLaunchSection(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Self:
-        one = not (self.api_url and (self.kubeconfig or self.context))
-        fix = "keep one: api_url, or kubeconfig with context"
-        require(one, "kubernetes.api_url", "is set beside a kubeconfig", fix)
-        for name in ("token_file", "ca_file"):
-            fits = bool(self.api_url) or not getattr(self, name)
-            fix = "set api_url, or let the kubeconfig name it"
-            require(fits, f"kubernetes.{name}", "is set without api_url", fix)
+        check_api_server(self)
         if self.agent_image:
             check_image("kubernetes.agent_image", self.agent_image, allow_tags=self.allow_tags)
         return self

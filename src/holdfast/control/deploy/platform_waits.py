@@ -33,8 +33,8 @@ class PlatformWaits:
     """Remembers since when replicas wait for a place on their platforms (not this host)."""
 
     def __init__(self) -> None:
-        self._since: dict[str, int] = {}  # by replica
-        self._reported: dict[str, int] = {}  # by model
+        self._since: dict[str, int] = {}  # by replica, when it began to wait, in ns
+        self._reported: dict[str, int] = {}  # by model, when its wait was last reported, in ns
 
     def due(self, units: Iterable[LaunchedReplica], now: int) -> list[PlaceLack]:
         """One report for each model whose replicas wait now, at most one per model in 10 s.

@@ -90,7 +90,8 @@ def random_choice_wait(load: float, variation: float = 1.0) -> float:
     """Return the mean wait, in service times, where requests go to servers at random (M/G/1).
 
     ``load`` is of one server. ``variation`` is the squared coefficient of variation of service
-    times: 0 for equal ones, 1 for exponential ones.
+    times: 0 for equal ones, 1 for exponential ones. Breaks for servers that share their time among
+    requests: see ``shared_sojourn``.
     """
     _load(load)
     require(variation >= 0, "queueing.variation", f"is {variation:g}", "use 0 or more")

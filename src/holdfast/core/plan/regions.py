@@ -108,7 +108,8 @@ def compare_regions(
 
     A region that must carry everything alone has ``need + spares`` replicas; of several that all
     serve, each has ``need / (active - 1)`` and its part of the spares. ``price`` is per replica and
-    hour, or None. Assumes that regions fail independently and failover works.
+    hour, or None. Assumes that regions fail independently and failover works. Breaks for what
+    reaches every region at once: a release, a config.
     """
     require(active >= 2, "regions.active", f"is {active}", "use 2 or more")
     whole = fleet.need + spares

@@ -75,7 +75,8 @@ class ClusterAccess:
     """An API server, and the two watches that the launcher reads."""
 
     api: ApiClient
-    # Pods of a path that a selector chooses, read by a function; the last is called on changes.
+    # Watches pods: the path to list, a label selector, what makes a sight of each pod (None: it is
+    # left out), and what is called after each change.
     watch_pods: Callable[
         [str, str, Callable[[Json], PodSight | None], Callable[[], None]], Watched[PodSight]
     ]
