@@ -135,7 +135,10 @@ class FailedReservations:
         self._at.pop(node, None)
 
     def failed(self, node: str, now: int) -> bool:
-        """Return whether a node failed to reserve within the last minute; changes nothing."""
+        """Return whether a node failed to reserve in the last minute and has not reserved since.
+
+        False for an unknown node; changes nothing.
+        """
         at = self._at.get(node)
         return at is not None and now - at < nanos(FAILED_S)
 

@@ -297,9 +297,10 @@ class Investigation:
         return self._drift.describe(model)
 
     def accept_baselines(self, model: str) -> tuple[int, str]:
-        """Replace a model's frozen drift baselines by its latest answers.
+        """Make statistics of a model's latest answers to users its frozen drift baselines.
 
-        Return (how many were replaced, a text about it); 0 where there are too few answers.
+        Canaries' answers do not count. A baseline (one per revision and statistic) with too few
+        answers since it was frozen stays. Return (how many were replaced, a text about it).
         """
         return self._drift.accept(model)
 

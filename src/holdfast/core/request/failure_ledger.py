@@ -14,7 +14,8 @@ itself, more often than not, is believed in these only where another replica ans
 
 A second opinion is worth what its replica is worth: in a pool of which half is ill, two ill ones
 fail the same request every now and then. Of a replica whose failures others made good twice within
-ten seconds nothing is taken for the request's own.
+ten seconds nothing is taken for the request's own. Proof does not count for that: a request that
+ends its engine breaks its neighbours' connections too, and these are made good elsewhere.
 
 Word of fewer than three tenants is kept back where three or more are active. Elsewhere equal bodies
 count once. Broken connections are proof and wait for nobody, but they, too, are withdrawn where one
@@ -156,7 +157,11 @@ class FailureLedger:
             del self._own[next(iter(self._own))]
 
     def is_ill(self, candidate: Candidate, now: int) -> bool:
-        """Whether other replicas lately answered two requests or more that this replica failed."""
+        """Whether the replica's last two upheld failures both came within ``witness_s`` (10 s).
+
+        Upheld: another replica answered the request before control was told. Proof, such as a
+        refused or broken connection, is told at once and never counts here. Changes nothing.
+        """
         before, _ = self._upheld.get(candidate.id, (0, 0))
         return bool(before) and now - before < self._witness
 

@@ -286,7 +286,7 @@ def _there(wish: DesiredReplicas, listed: Sequence[ReplicaRow]) -> tuple[int, in
 
 
 def incident_row(incident: Incident, now: int) -> IncidentRow:
-    """Return the ``IncidentRow`` of an incident; ``now`` is core time in ns."""
+    """Return the ``IncidentRow`` of an open incident; ``now`` (core time, ns) gives its age."""
     return IncidentRow(
         incident.id,
         incident.title,
