@@ -94,7 +94,7 @@ $(WEB_STAMP): requirements-web.txt $(STAMP)
 test-platforms: $(PLATFORMS_STAMP)
 	$(PLATFORMS)/bin/python -m pytest tests/platforms -p no:cacheprovider --durations=0
 
-# Istio's schema asks for a newer Python for what is not used of it: tests/platforms/istio_schema.py.
+# Schemas of Istio and KEDA ask for what is not used of them: tests/platforms/resource_schemas.py.
 $(PLATFORMS_STAMP): requirements.lock requirements-platforms.txt pyproject.toml
 	$(PYTHON) -m venv $(PLATFORMS)
 	$(PLATFORMS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --require-hashes --ignore-requires-python -r requirements.lock -r requirements-platforms.txt
@@ -142,7 +142,7 @@ lock:
 	  --no-header --no-annotate --extra kubernetes --extra aws --extra otel --group container \
 	  -c requirements.lock pyproject.toml -o requirements-container.txt
 	uv pip compile --python-version 3.14 --no-deps --generate-hashes --no-emit-index-url \
-	  --no-header --no-annotate --group istio >> requirements-platforms.txt
+	  --no-header --no-annotate --group schemas >> requirements-platforms.txt
 
 clean:
 	rm -rf $(VENV) $(ENGINES) $(PLATFORMS) $(RAY) $(STORES) build .mypy_cache .ruff_cache .pytest_cache .coverage .hypothesis

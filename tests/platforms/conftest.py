@@ -8,6 +8,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # for proxy_stage and istio_schema
+sys.path.insert(0, str(Path(__file__).parent))  # for proxy_stage and resource_schemas
 
 collect_ignore_glob = [] if find_spec("kubernetes_validate") else ["test_*.py"]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import istio_schema
 import pydantic
 import pytest
+import resource_schemas
 import yaml
 from click.testing import CliRunner
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def schema():
-    return istio_schema.load()
+    return resource_schemas.istio()
 
 
 def rendered(path, *arguments):

@@ -1,8 +1,9 @@
-"""Istio's own schema of its resources, read from a package that asks for a newer Python.
+"""The schemas of Istio's and KEDA's own resources, read from packages without what they import.
 
-``cloudcoil-models-istio`` is generated from the custom resource definitions of one release of
-Istio. Its models are plain pydantic classes; only the builders beside them need Python 3.14. They
-are replaced by empty classes here, and the models forbid members that the definitions do not have.
+``cloudcoil-models-istio`` and ``cloudcoil-models-keda`` are generated from the custom resource
+definitions of one release each. Their models are plain pydantic classes; only the builders beside
+them need a client library, and a newer Python. Builders are replaced by empty classes here, and the
+models forbid members that the definitions do not have.
 """
 
 import sys
@@ -38,11 +39,18 @@ class _Metadata(pydantic.BaseModel):
     annotations: dict[str, str] = {}
 
 
-def load() -> types.ModuleType:
+def istio() -> types.ModuleType:
     """Load the models of ``networking.istio.io/v1``."""
-    place = distribution("cloudcoil-models-istio").locate_file(
-        "cloudcoil/models/istio/networking/v1.py"
-    )
+    return _load("cloudcoil-models-istio", "cloudcoil/models/istio/networking/v1.py")
+
+
+def keda() -> types.ModuleType:
+    """Load the models of ``keda.sh/v1alpha1``."""
+    return _load("cloudcoil-models-keda", "cloudcoil/models/keda/v1alpha1.py")
+
+
+def _load(package: str, path: str) -> types.ModuleType:
+    place = distribution(package).locate_file(path)
     names = ("BaseBuilder", "BaseModelBuilder", "BuilderContextBase")
     names += ("GenericListBuilder", "ListBuilderContext")
     pydantic_part = types.ModuleType("cloudcoil.pydantic")
@@ -57,7 +65,7 @@ def load() -> types.ModuleType:
     machinery.ObjectMeta = _Metadata
     parts = (types.ModuleType("cloudcoil"), pydantic_part, resources, machinery)
     kept = {part.__name__: sys.modules.get(part.__name__) for part in parts}
-    module = types.ModuleType("istio_networking_v1")
+    module = types.ModuleType(path.removesuffix(".py").replace("/", "_"))
     try:
         sys.modules.update({part.__name__: part for part in parts})
         sys.modules[module.__name__] = module
