@@ -8,7 +8,8 @@
 Two stand-ins, ``holdfast serve`` and, where there is one, the database server. Batches go through
 the API under idempotency keys, so that an upload whose answer was lost is repeated safely. The
 batch process is killed at every named point of a commit (``--each`` times); then gateway, control,
-batch process and server are killed at ``--random`` random moments. What died starts again.
+batch process, server and the whole machine (all of them at once) are killed at ``--random`` random
+moments, each while lines flow again after the kill before. What died starts again.
 
 At the end the output and error files are compared with the input: every line must have one record.
 The stand-ins write down what they were asked, and the store is looked at in between: a line whose
@@ -42,11 +43,15 @@ from operations_http import ask, free_port, upload
 
 HERE = Path(__file__).parent
 QUEUE = "batch/default/m"
-ROLES = ("batch", "gateway-0", "control")
+CHILDREN = ("batch", "gateway-0", "control")
+ALL = "all at once"
+ROLES = (*CHILDREN, ALL)
 BATCHES = 4  # created at the beginning; each kill at an enqueue creates one more
 SLOTS = 8  # of each stand-in
 POINT_S = 60.0  # for a process that serves to come to its point: heartbeats are every 30 s
 START_S = 300.0  # for a process to be started again, on a machine with much else to do
+FLOWING = 4  # lines asked since the kill before: whoever died is at work again
+KILL_S = 4.0  # of work for each kill at a random moment
 CALLS = ("enqueue", "lease", "ack", "nack", "release", "extend", "reclaim")
 POINTS = {
     "sqlite": ("begun", *(f"{call} changed" for call in CALLS), "committed", "answered"),
@@ -113,7 +118,7 @@ class Trial:
     async def open(self) -> None:
         """Start all that runs."""
         self._start_server()
-        seconds = len(self._named()) * 8.0 + self.given.random * 2.5
+        seconds = len(self._named()) * 8.0 + self.given.random * KILL_S
         # The work is to last as long as the kills do, or they would meet nobody at work.
         spare = 2 * SLOTS * 0.9
         ttft_ms = min(3_000.0, max(20.0, spare * seconds / self.given.items * 1_000))
@@ -125,6 +130,12 @@ class Trial:
             self.stand_ins.append(stand_in)
         fleet = self.folder / "fleet.yaml"
         fleet.write_text(self._fleet(), encoding="utf-8")
+        await self._start_serve()
+        self.store = self._open_store()
+        await _patiently(lambda: _asked(self.base, "/readyz/m"))
+        await _patiently(lambda: _asked(self.base, "/v1/batches"))
+
+    async def _start_serve(self) -> None:
         environment = {
             **os.environ,
             "PYTHONPATH": str(HERE / "kill_points"),
@@ -132,14 +143,12 @@ class Trial:
             "HOLDFAST_KILL_STORE": self.given.store,
             "QUEUE_URL": self.server.url if self.server is not None else "",
         }
-        command = (sys.executable, "-m", "holdfast", "serve", "-c", str(fleet))
+        fleet = str(self.folder / "fleet.yaml")
+        command = (sys.executable, "-m", "holdfast", "serve", "-c", fleet)
         state = ("--state-dir", str(self.folder / "state"))
         self.serve = await asyncio.create_subprocess_exec(
             *command, *state, stderr=self._log().open("ab"), env=environment
         )
-        self.store = self._open_store()
-        await _patiently(lambda: _asked(self.base, "/readyz/m"))
-        await _patiently(lambda: _asked(self.base, "/v1/batches"))
 
     async def close(self) -> None:
         """End all that runs; what was done is kept."""
@@ -234,18 +243,31 @@ models:
 
     # --- kills ---
 
-    def kill(self, role: str) -> bool:
-        """Kill a process of the fleet; False where it is not there just now."""
+    def _pids(self) -> dict[str, int]:
+        """The processes that were started last, by their names."""
         pids: dict[str, int] = {}
         for line in self._log().read_text(encoding="utf-8", errors="replace").splitlines():
             if '"event":"started"' in line and line.startswith("{"):
                 with contextlib.suppress(ValueError):
                     said = json.loads(line)
                     pids[said.get("child")] = said.get("pid")
+        return pids
+
+    def kill(self, role: str) -> bool:
+        """Kill a process of the fleet; False where it is not there just now."""
         with contextlib.suppress(KeyError, ProcessLookupError):
-            os.kill(pids[role], signal.SIGKILL)
+            os.kill(self._pids()[role], signal.SIGKILL)
             return True
         return False
+
+    async def _kill_all(self) -> None:
+        """What the end of the machine does to ``holdfast serve``; then it is started again."""
+        assert self.serve is not None
+        self.serve.kill()
+        for role in CHILDREN:
+            self.kill(role)
+        await self.serve.wait()
+        await self._start_serve()
 
     async def at_points(self) -> None:
         """Let the batch process die at every named point."""
@@ -299,23 +321,41 @@ models:
                 await asyncio.to_thread(ask, base, method, "/fault", fault)
 
     async def at_random(self) -> None:
-        """Kill somebody at a random moment, again and again."""
+        """Kill somebody at a random moment while lines flow, again and again."""
         while self.progress.randoms < self.given.random:
-            await asyncio.sleep(self.random.uniform(0.2, 2.0))
+            if not await self._flows():
+                print(f"no line flows after {self.progress.randoms} kills", file=sys.stderr)
+                return
+            await asyncio.sleep(self.random.uniform(0.0, 2.0))
             number = self.progress.randoms
             if self.server is not None and number % 4 == 3:
                 await asyncio.to_thread(self.server.kill)
                 await asyncio.sleep(self.random.uniform(0.0, 0.5))
                 await asyncio.to_thread(self.server.start)
-                self.progress.randoms += 1
-                self.progress.killed("of the server")
+                self._killed("the server")
             else:
                 role = self.random.choice(ROLES)
-                if self.kill(role):
-                    self.progress.randoms += 1
-                    self.progress.killed(f"of {role}")
+                if role == ALL:
+                    await self._kill_all()
+                    self._killed(role)
+                elif self.kill(role):
+                    self._killed(role)
             if number % 5 == 4:
                 await self.look()
+
+    def _killed(self, role: str) -> None:
+        self.progress.randoms += 1
+        self.progress.killed(f"of {role}")
+
+    async def _flows(self) -> bool:
+        """Wait until lines are asked again; whether they are."""
+
+        def asked() -> int:
+            return self.asked_log.read_bytes().count(b"\n") if self.asked_log.exists() else 0
+
+        enough = asked() + FLOWING
+        await self._until(lambda: asked() >= enough, START_S)
+        return asked() >= enough
 
     # --- looks ---
 
