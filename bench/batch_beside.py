@@ -91,6 +91,8 @@ class BesideWorld(World):
             lane.pool.routable,
         )
         young = [key for key, at in self._items.items() if is_young(at, now, self._config)]
+        if not self._items:
+            policy.learn(load, now)
         pace = policy.look(load, len(self._items), len(young), now)
         for key in young[len(young) - pace.take_back :] if pace.take_back else ():
             self.taken_back += 1

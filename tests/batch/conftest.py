@@ -222,6 +222,7 @@ class Stage:
         self.app = build_app(FilesApi(self.records, self.store), BatchesApi(self.desk), backlog)
         self.working = None
         self.waiting = 0  # people, as gateways report them
+        self.p95_s = None  # of their first tokens
 
     async def __aenter__(self):
         await self.desk.start()
@@ -239,7 +240,7 @@ class Stage:
         while True:
             running = len(self.runner._running)
             waiting, ready = self.waiting, self.ready
-            rows = [LoadRow("m", waiting, running, slots, None, ready=ready)]
+            rows = [LoadRow("m", waiting, running, slots, self.p95_s, ready=ready)]
             self.loads.take(LoadDatagram("gateway-0", rows))
             await asyncio.sleep(0.02)
 

@@ -153,6 +153,23 @@ def test_people_who_wait_get_young_items_slots(stage, make_line, until):
     stage(scenario)
 
 
+def test_what_first_tokens_are_usual_is_learned_while_there_is_no_batch(stage, make_line, until):
+    async def scenario(_, make):
+        async with make() as here:
+            here.p95_s = 0.25
+            await here.work()
+            await until(lambda: "m" in here.runner._capacities)
+            learned = here.runner._capacities["m"]
+            await until(lambda: learned._looks >= 2)
+            batch = await here.create(make_line(1))
+            await here.ended(batch["id"])
+            await until(lambda: "m" not in here.runner.feeds)
+            assert here.runner._capacities["m"] is learned  # the next batch finds it
+            assert learned._usual.value == 0.25
+
+    stage(scenario)
+
+
 def test_the_backlog_tells_what_waits_runs_and_when_it_ends(stage, make_line, until):
     async def scenario(gateway, make):
         async with make() as here:
@@ -181,6 +198,7 @@ def test_reports_of_several_gateways_are_one_load():
     assert reports.of("other") is None
     reports.leads_to = {"auto": ("m",)}
     assert reports.of("auto") == load
+    assert reports.models() == {"m", "auto"}
     assert decode_load(b"nonsense") is None
 
 

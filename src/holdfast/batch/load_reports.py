@@ -14,6 +14,7 @@ from holdfast.frames.batch_load import LoadDatagram, LoadRow, decode_load
 FRESH: Final = SECOND  # reports come ten times a second; an older one says nothing of now
 _DATAGRAM_BYTES: Final = 256 << 10
 _GATEWAYS_MAX: Final = 128  # two generations of the 64 that a file allows
+_MODELS_MAX: Final = 1_024  # beyond that, those of which nobody reports are forgotten
 
 
 class LoadReports:
@@ -21,7 +22,8 @@ class LoadReports:
 
     def __init__(self, now_ns: Callable[[], int] = monotonic_ns) -> None:
         self._now_ns = now_ns
-        self._rows: dict[tuple[str, str], tuple[LoadRow, int]] = {}  # by model and gateway
+        # By model and gateway: what was said last, and when.
+        self._rows: dict[str, dict[str, tuple[LoadRow, int]]] = {}
         self._socket: socket.socket | None = None
         self.leads_to: Mapping[str, tuple[str, ...]] = {}  # virtual names to models
 
@@ -49,11 +51,14 @@ class LoadReports:
         """Keep one gateway's report."""
         now = self._now_ns()
         for row in told.rows:
-            if len(self._rows) >= _GATEWAYS_MAX * 1_024 and (row.model, told.gateway) not in (
-                self._rows
-            ):
-                self._forget(now)
-            self._rows[row.model, told.gateway] = row, now
+            own = self._rows.get(row.model)
+            if own is None:
+                if len(self._rows) >= _MODELS_MAX:
+                    self._forget(now)
+                own = self._rows[row.model] = {}
+            if len(own) >= _GATEWAYS_MAX and told.gateway not in own:
+                own.clear()  # of gateways that came and went; the present ones report again
+            own[told.gateway] = row, now
 
     def of(self, model: str) -> ModelLoad | None:
         """The load of a model over all gateways that reported just now; None: none did."""
@@ -61,8 +66,9 @@ class LoadReports:
         now = self._now_ns()
         rows = [
             row
-            for (name, _), (row, at) in self._rows.items()
-            if name in models and now - at <= FRESH
+            for name in models
+            for row, at in self._rows.get(name, {}).values()
+            if now - at <= FRESH
         ]
         if not rows:
             return None
@@ -85,8 +91,17 @@ class LoadReports:
             sum(replicas.values()),
         )
 
+    def models(self) -> set[str]:
+        """Return the names for which ``of`` may know a load: reported models and virtual names."""
+        return self._rows.keys() | self.leads_to.keys()
+
     def _forget(self, now: int) -> None:
-        self._rows = {key: kept for key, kept in self._rows.items() if now - kept[1] <= FRESH}
+        """Leave out the models of which nobody reports any more."""
+        self._rows = {
+            name: own
+            for name, own in self._rows.items()
+            if any(now - at <= FRESH for _, at in own.values())
+        }
 
     def close(self, loop: asyncio.AbstractEventLoop) -> None:
         """Stop listening."""

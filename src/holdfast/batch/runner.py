@@ -39,6 +39,7 @@ from holdfast.batch.items import (
 from holdfast.batch.load_reports import LoadReports
 from holdfast.batch.settlements import FailedReceive, Settlements
 from holdfast.core.batch.spare_capacity import (
+    LEARN_S,
     BatchPace,
     SpareCapacity,
     SpareCapacityConfig,
@@ -136,6 +137,7 @@ class BatchRunner:
         self._item_config = items
         self._now_ns = now_ns
         self.feeds: dict[str, ModelFeed] = {}
+        self._capacities: dict[str, SpareCapacity] = {}  # by model, with batches or without
         # What consumers of the same model leave to batches; None: everything.
         self.cap: Callable[[str], int | None] = lambda _: None
         # By model, where consumers send items, too; batches alone have their feed's own.
@@ -145,6 +147,7 @@ class BatchRunner:
         self._stopping = False
         self._looked_at = 0
         self._beat_at = 0
+        self._learn_at = 0
         self.settlements = Settlements(queue, self._recorded)
         desk.abort = self.abort
 
@@ -204,7 +207,7 @@ class BatchRunner:
         batches = self._batches_by_model()
         for model in batches.keys() - self.feeds.keys():
             alone = self.suspect_turns.get(model) or SuspectTurns()
-            self.feeds[model] = ModelFeed(SpareCapacity(self._pace_config), Turns(), alone)
+            self.feeds[model] = ModelFeed(self._capacity(model), Turns(), alone)
         due = now - self._looked_at >= nanos(LOOK_S * 0.9)
         if due:
             self._looked_at = now
@@ -215,9 +218,28 @@ class BatchRunner:
             if due:
                 self._set_pace(model, feed, now)
             await self._feed(model, feed, batches.get(model, []), now)
+        if now >= self._learn_at:
+            self._learn_at = now + nanos(LEARN_S)
+            self._learn(now)
         if now >= self._beat_at:
             self._beat_at = now + nanos(HEARTBEAT_S)
             await self._heartbeat()
+
+    def _capacity(self, model: str) -> SpareCapacity:
+        return self._capacities.setdefault(model, SpareCapacity(self._pace_config))
+
+    def _learn(self, now: int) -> None:
+        """Let every model that runs no item show what first tokens are usual.
+
+        Where consumers send items as well, they know that better, and bound what batches get.
+        """
+        known = self._loads.models()
+        for model in known - self.suspect_turns.keys():
+            feed = self.feeds.get(model)
+            if feed is None or not feed.running:
+                self._capacity(model).learn(self._loads.of(model), now)
+        for model in self._capacities.keys() - known - self.feeds.keys():
+            del self._capacities[model]
 
     def _batches_by_model(self) -> dict[str, list[BatchRecord]]:
         found: dict[str, list[BatchRecord]] = {}

@@ -150,19 +150,86 @@ def test_nothing_is_taken_back_while_nobody_waits():
     assert model.look().take_back == 0
 
 
-def test_late_first_tokens_shrink_it_and_usual_ones_do_not():
-    model = Model(slots=20)
-    model.slots = 0  # nothing is free while it learns what is usual
-    for _ in range(LEARNT_MIN + 1):
-        model.look(p95=0.2)
-        model.items = 0
-    model.slots = 20
+def taught(p95=0.2, slots=20, seconds=LEARNT_MIN + 1):
+    """A model whose first tokens were seen without batch work, for so many seconds."""
+    model = Model(slots=slots)
+    for _ in range(seconds * 10):
+        model.now += LOOK
+        model.policy.learn(ModelLoad(0, 0, slots, p95), model.now)
+    return model
+
+
+def test_late_first_tokens_lower_a_ceiling_and_usual_ones_do_not():
+    model = taught(0.2)
     for _ in range(10):
         model.look(p95=0.25)
     assert model.items == 17
-    pace = model.look(p95=0.5)
-    assert pace.reason == "first tokens are later than without batch"
-    assert pace.running_max == 13
+    pace = model.look(p95=0.31)
+    assert pace.reason == "first tokens got late beside batch work"
+    assert (pace.running_max, pace.take_back) == (13, 0)
+
+
+@pytest.mark.parametrize(("p95", "items"), [(0.31, 13), (0.6, 8), (1.2, 4), (9.0, 4)])
+def test_the_later_they_are_the_lower_it_is(p95, items):
+    model = taught(0.2)
+    for _ in range(10):
+        model.look(p95=0.2)
+    model.look(p95=p95)
+    assert model.items == items
+
+
+def test_a_p95_of_the_last_minute_is_given_time_to_show_what_a_step_did():
+    model = taught(0.2)
+    for _ in range(10):
+        model.look(p95=0.2)
+    for _ in range(190):  # what people saw before the step is in it still
+        model.look(p95=0.6)
+    assert model.items == 8
+    for _ in range(20):
+        model.look(p95=0.6)
+    assert model.items == 4
+
+
+def test_a_ceiling_rises_step_by_step_when_first_tokens_are_usual_again():
+    model = taught(0.2)
+    for _ in range(10):
+        model.look(p95=0.2)
+    model.look(p95=0.6)
+    seen = []
+    for _ in range(40):
+        for _ in range(200):
+            model.look(p95=0.2)
+        seen.append(model.items)
+    assert seen[:3] == [9, 10, 11]
+    assert seen[-1] == 17
+
+
+def test_people_who_are_late_without_any_item_have_a_new_usual():
+    model = taught(0.2)
+    for _ in range(10):
+        model.look(p95=0.2)
+    seen = []
+    for _ in range(5_000):  # longer prompts since noon: no step helps
+        model.look(p95=2.0)
+        seen.append(model.items)
+        if not model.items:
+            model.policy.learn(ModelLoad(0, 0, 20, 2.0), model.now)
+    assert min(seen[:600]) == 0  # within a minute nothing is left to take away
+    assert seen[-1] == 17
+
+
+def test_what_was_seen_beside_batch_work_is_not_learned():
+    model = Model(slots=20)
+    for _ in range(300):
+        model.look(p95=0.2)
+    assert model.look(p95=5.0).running_max == 17  # nobody knows what is usual
+
+
+def test_a_second_of_looks_teaches_once():
+    model = taught(0.2, seconds=LEARNT_MIN - 1)
+    for _ in range(10):
+        model.look(p95=0.2)
+    assert model.look(p95=5.0).running_max == 17
 
 
 def test_unknown_is_neither_free_nor_full():
@@ -203,6 +270,7 @@ def test_an_item_is_young_for_a_second_only():
         ("reserve_spread", -1.0),
         ("unknown_max", -1),
         ("hold_s", 0),
+        ("late_s", 0),
         ("late_factor", 1.0),
     ],
 )

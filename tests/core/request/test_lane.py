@@ -10,7 +10,7 @@ from holdfast.core.request.breaker import BreakerConfig, BreakerState
 from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.lane import Lane, LaneConfig, LaneTable
 from holdfast.core.request.pool import TRIAL_REASON
-from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Replica, Request, State
+from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Priority, Replica, Request, State
 
 BREAKER = BreakerConfig(jitter=0.0)
 START = 100 * SECOND  # samples are merged ten seconds after time zero
@@ -419,14 +419,16 @@ def test_waiting_for_a_model_that_starts_is_not_held_against_those_that_run():
     assert subject.first_token_p95(woken + SECOND) == pytest.approx(SECOND, rel=0.05)
 
 
-def test_neither_whole_answers_nor_continuations_have_a_first_token():
+def test_neither_whole_answers_nor_continuations_nor_batch_work_have_a_first_token():
     subject = lane()
-    for number in range(40):
+    for number in range(60):
         started, attempt = opened(subject, "r1", START, arrived=START)
-        if number % 2:
+        if number % 3 == 0:
             started.request.whole = True
-        else:
+        elif number % 3 == 1:
             started.shown_tokens = 7
+        else:
+            started.request.priority = Priority.BATCH
         subject.first_content(started, attempt, START + SECOND)
     assert subject.first_token_p95(START + SECOND) is None
 

@@ -129,7 +129,10 @@ class ConsumerGroup:
             if is_young(held.began, now, self._pace)
         ]
         load = self._loads.of(model)
-        pace = self._spare[model].look(load, sent + batches, len(young), now)
+        spare = self._spare[model]
+        if not sent + batches:
+            spare.learn(load, now)
+        pace = spare.look(load, sent + batches, len(young), now)
         down = self.down(model)
         if down:
             pace = BatchPace(0, 0, down)

@@ -5,7 +5,7 @@ item is sent, and an item that has only just begun is taken back (its prompt is 
 one that has run for long is left alone, since its work would be lost).
 
     people wait             take back as many young items as people wait, and send none for a while
-    first tokens got late   a smaller share, step by step, until they are as before
+    first tokens got late   a lower ceiling for items, by how late they are; it rises again later
     nobody waits, slots     grow into the free slots, except a reserve for whoever comes next
     nobody waits, unknown   grow by one at a time (no limit of the engine is known)
     gateways are silent     unknown is neither free nor full: keep a small number going
@@ -16,10 +16,15 @@ a large fleet keeps at least that many slots free, a small one a tenth of its sl
 one replica are left out altogether: items are packed onto the others (``routing.batch_pack``), so
 that in a fleet of two or three a person finds an engine that reads no item's prompt.
 
-What "late" means is learned: the p95 of first tokens while no batch item ran. Rejected: a fixed
-share of the slots, for batch work or as the reserve. At night it wastes the fleet; at noon, with
-four of five slots taken by people, a reserve of a tenth is half of what is left. Rejected: leaving
-it all to the gateway's queue, which serves people first; by then every slot is held by an item.
+What "late" means is learned: the p95 of first tokens while no batch item runs, in all the time that
+the process lives. That p95 is of the last minute, so after each step the ceiling waits until a good
+part of it is new: a step at every look would end all batch work before the first of them shows. Who
+is still late without any items has a new usual, which is learned then.
+
+Rejected: a fixed share of the slots, for batch work or as the reserve. At night it wastes the
+fleet; at noon, with four of five slots taken by people, a reserve of a tenth is half of what is
+left. Rejected: leaving it all to the gateway's queue, which serves people first; by then every slot
+is held by an item.
 """
 
 from dataclasses import dataclass
@@ -46,7 +51,8 @@ class SpareCapacityConfig:
     silent_s: float = 3.0  # reports come ten times a second: so long without one is silence
     hold_s: float = 0.5  # after people waited, nothing is sent: their requests get the slots first
     late_factor: float = 1.5  # first tokens so many times later than without batch: too much
-    late_share: float = 0.8  # of the present items remain after each look at late first tokens
+    late_share: float = 0.8  # of the present items remain at most after a step down, fewer if later
+    late_s: float = 20.0  # between two steps: a third of what the p95 of first tokens looks back
     young_s: float = 1.0  # an item that began so recently may be taken back
     taken_back_share: float = 0.5  # of the young ones at most, in one look: the rest may be done
 
@@ -60,7 +66,7 @@ class SpareCapacityConfig:
         spread = self.reserve_spread
         fix = "use 0 to 10"
         require(0 <= spread <= 10, "batch.pace.reserve_spread", f"is {spread}", fix)
-        for name in ("silent_s", "hold_s", "young_s"):
+        for name in ("silent_s", "hold_s", "late_s", "young_s"):
             value = getattr(self, name)
             require(value > 0, f"batch.pace.{name}", f"is {value}", "use more than 0 seconds")
         late = self.late_factor
@@ -92,6 +98,9 @@ class BatchPace:
 
 
 SPREAD_SHARE_MAX: Final = 0.1  # of the slots: at 16 slots the root of them is a quarter
+LATE_SHARE_MIN: Final = 0.25  # of the present items remain at least after one step down
+RISE_SHARE: Final = 0.05  # of the slots, by which a ceiling rises
+LEARN_S: Final = 1.0  # between two looks at what is usual
 LEARNT_MIN: Final = 5  # looks without batch before a p95 counts as usual
 USUAL_HALFLIFE_S: Final = 30.0  # the gateways' own p95 moves about as fast
 
@@ -99,8 +108,9 @@ USUAL_HALFLIFE_S: Final = 30.0  # the gateways' own p95 moves about as fast
 class SpareCapacity:
     """Decides how many batch items of one model may run beside people's requests.
 
-    It starts and stops none; ``look`` is called about ten times a second. Keeps a pause after
-    people waited, and the usual time to first token without batch work.
+    It starts and stops none; ``look`` is called about ten times a second while there is batch work,
+    ``learn`` while none of the model runs. Keeps a pause after people waited, the usual time to
+    first token without batch work, and a ceiling for items after first tokens got late.
     """
 
     def __init__(self, config: SpareCapacityConfig) -> None:
@@ -109,6 +119,21 @@ class SpareCapacity:
         self._seen_at: int | None = None  # when a gateway last reported
         self._usual = Ewma(USUAL_HALFLIFE_S)  # p95 of first tokens without batch items
         self._looks = 0
+        self._learnt_at = -nanos(LEARN_S)
+        self._ceiling: int | None = None  # items at most, since first tokens got late
+        self._step_at = 0  # when it may change again
+
+    def learn(self, load: ModelLoad | None, now: int) -> None:
+        """Take people's first tokens for usual; call it while no batch item of the model runs.
+
+        Once a second is enough; sooner calls are left out. ``load`` None: nothing is known.
+        """
+        if load is None or load.first_token_p95_s is None:
+            return
+        if now - self._learnt_at >= nanos(LEARN_S):
+            self._learnt_at = now
+            self._usual.add(load.first_token_p95_s, now)
+            self._looks += 1
 
     def look(self, load: ModelLoad | None, items: int, young: int, now: int) -> BatchPace:
         """Return the ``BatchPace`` for now: how many items may run and how many to take back.
@@ -132,10 +157,9 @@ class SpareCapacity:
             return BatchPace(max(0, items - taken), taken, f"{load.waiting} people wait")
         if now < self._held_until:
             return BatchPace(items, 0, "people waited just now")
-        self._learn(load, items, now)
-        if self._late(load) and items:
-            kept = floor(items * config.late_share)
-            return BatchPace(kept, 0, "first tokens are later than without batch")
+        ceiling = self._step(load, items, now)
+        if ceiling is not None and items >= ceiling:
+            return BatchPace(ceiling, 0, "first tokens got late beside batch work")
         if load.slots is None:
             return BatchPace(min(items + 1, config.unknown_max), 0, "no limit is known")
         free = load.slots - load.running - self._reserve(load.slots, load.running - items)
@@ -145,6 +169,8 @@ class SpareCapacity:
         if free <= 0:
             return BatchPace(max(0, items + free), 0, "no spare slot")
         step = max(1, ceil(load.slots * config.growth_share))
+        if ceiling is not None:
+            step = min(step, ceiling - items)
         return BatchPace(items + min(free, step), 0, f"{free} spare slots")
 
     def _reserve(self, slots: int, people: int) -> int:
@@ -154,17 +180,28 @@ class SpareCapacity:
         spread = min(config.reserve_spread * sqrt(slots), SPREAD_SHARE_MAX * slots)
         return max(config.reserve_min, ceil(spread), ceil(left * config.reserve_share))
 
-    def _learn(self, load: ModelLoad, items: int, now: int) -> None:
-        p95 = load.first_token_p95_s
-        if not items and p95 is not None:
-            self._usual.add(p95, now)
-            self._looks += 1
+    def _step(self, load: ModelLoad, items: int, now: int) -> int | None:
+        """Lower the ceiling where first tokens are late, raise it where they are not."""
+        late = self._lateness(load)
+        if now < self._step_at or (late <= 1.0 and self._ceiling is None):
+            return self._ceiling
+        self._step_at = now + nanos(self.config.late_s)
+        if late > 1.0:
+            share = max(LATE_SHARE_MIN, min(self.config.late_share, 1.0 / late))
+            self._ceiling = floor(items * share)
+        elif self._ceiling is not None:
+            most = self.config.unknown_max if load.slots is None else load.slots
+            self._ceiling += max(1, ceil(most * RISE_SHARE))
+            if self._ceiling >= most:
+                self._ceiling = None
+        return self._ceiling
 
-    def _late(self, load: ModelLoad) -> bool:
+    def _lateness(self, load: ModelLoad) -> float:
+        """First tokens by what is bearable: above 1 they are late. 0 where that is not known."""
         usual, p95 = self._usual.value, load.first_token_p95_s
-        if p95 is None or usual is None or self._looks < LEARNT_MIN:
-            return False
-        return p95 > usual * self.config.late_factor
+        if p95 is None or not usual or self._looks < LEARNT_MIN:
+            return 0.0
+        return p95 / (usual * self.config.late_factor)
 
 
 def is_young(began: int, now: int, config: SpareCapacityConfig) -> bool:
@@ -172,4 +209,4 @@ def is_young(began: int, now: int, config: SpareCapacityConfig) -> bool:
     return now - began < config.young_s * SECOND
 
 
-__all__ = ["BatchPace", "ModelLoad", "SpareCapacity", "SpareCapacityConfig", "is_young"]
+__all__ = ["LEARN_S", "BatchPace", "ModelLoad", "SpareCapacity", "SpareCapacityConfig", "is_young"]

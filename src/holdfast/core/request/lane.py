@@ -216,7 +216,7 @@ class Lane:
         self._first += 1
         if now - request.arrived > self._slo:
             self._first_late += 1
-        if not (request.whole or active.shown_tokens):
+        if not (request.whole or request.priority or active.shown_tokens):
             # Waiting for a replica to start says nothing of how much those carry that run.
             since = request.arrived if request.arrived > self._woken_at else self._woken_at
             self._recent.add((now - since) * 1.0, now)
@@ -401,7 +401,7 @@ class Lane:
     def first_token_p95(self, now: int) -> float | None:
         """Return the p95 (ns, since arrival) of streams' first tokens of about the last minute.
 
-        ``None`` below 20 of them.
+        Of people alone: batch work waits behind them. ``None`` below 20 of them.
         """
         return self._recent.quantile(0.95, now, _RECENT_MIN)
 
