@@ -129,6 +129,7 @@ def _tally_row(tally: Tally) -> TallyRow:
         list(tally.paces),
         tally.withdrawn,
         {name: list(values) for name, values in tally.scores.items()},
+        tally.unread,
     )
 
 
@@ -137,7 +138,16 @@ def _tally(row: TallyRow) -> Tally:
     samples = tuple(row.lengths), tuple(row.logprobs), tuple(row.norms)
     times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
     scores = {name: tuple(values) for name, values in row.scores.items()}
-    counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn, scores)
+    counted = (
+        row.fast,
+        row.finishes,
+        *samples,
+        row.moved,
+        *times,
+        row.withdrawn,
+        scores,
+        row.unread,
+    )
     fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
     return Tally(*fields)
 
