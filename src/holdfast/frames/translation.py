@@ -138,17 +138,8 @@ def _tally(row: TallyRow) -> Tally:
     samples = tuple(row.lengths), tuple(row.logprobs), tuple(row.norms)
     times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
     scores = {name: tuple(values) for name, values in row.scores.items()}
-    counted = (
-        row.fast,
-        row.finishes,
-        *samples,
-        row.moved,
-        *times,
-        row.withdrawn,
-        scores,
-        row.unread,
-    )
-    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
+    counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn, scores)
+    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted, row.unread)
     return Tally(*fields)
 
 

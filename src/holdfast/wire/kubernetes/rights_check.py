@@ -76,21 +76,22 @@ async def _is_allowed(api: KubernetesApi, action: KubernetesAction) -> bool:
 
 def _advice(part: PartRights, answer: _Refused | Exception, unasked: AdviceLevel) -> list[Advice]:
     """One row for each right that a part lacks, or one that says why nothing is known."""
-    if isinstance(answer, Exception):
-        package = isinstance(answer, ConfigError)
-        why = f"{answer.field} {answer.problem}" if package else str(answer)
-        told = f"its API server cannot be asked for rights: {why}"
-        return [Advice(unasked, part.where, told, answer.fix if package else _UNASKED_FIX)]
-    return [
-        Advice(
-            AdviceLevel.ERROR if right.needed else AdviceLevel.NOTE,
-            part.where,
-            f"may not {right.action}: {right.without}",
-            right.fix,
-        )
-        for right in part.rights
-        if right.action in answer
-    ]
+    if isinstance(answer, set):
+        return [
+            Advice(
+                AdviceLevel.ERROR if right.needed else AdviceLevel.NOTE,
+                part.where,
+                f"may not {right.action}: {right.without}",
+                right.fix,
+            )
+            for right in part.rights
+            if right.action in answer
+        ]
+    why, fix = str(answer), _UNASKED_FIX
+    if isinstance(answer, ConfigError):
+        why, fix = f"{answer.field} {answer.problem}", answer.fix
+    told = f"its API server cannot be asked for rights: {why}"
+    return [Advice(unasked, part.where, told, fix)]
 
 
 __all__ = ["check_rights"]
