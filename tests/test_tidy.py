@@ -46,7 +46,16 @@ SIM_MAY_IMPORT: Final = {"sim", "core", "config"}
 # the modules on the lowest line: they stand directly in the unit's folder and all may use them.
 PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "core": (
-        ("types", "failure", "canary", "canary_overtime", "messages", "stats", "gpu"),
+        (
+            "types",
+            "failure",
+            "canary",
+            "canary_overtime",
+            "messages",
+            "stats",
+            "gpu",
+            "engine_work",
+        ),
         ("deploy", "plan", "intake", "batch"),
         ("request",),
         ("health",),

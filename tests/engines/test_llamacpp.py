@@ -15,6 +15,11 @@ def test_slots_and_deferred_requests_are_read_and_the_cache_is_unknown() -> None
     assert DIALECT.read_load(PAGE) == Load(running=2, waiting=4, kv_used=None)
 
 
+def test_calls_of_its_model_are_counted_while_it_reads_a_prompt() -> None:
+    page = PAGE + "llamacpp:n_decode_total 332\nllamacpp:prompt_tokens_total 4096\n"
+    assert DIALECT.read_load(page) == Load(running=2, waiting=4, steps=332)
+
+
 def test_an_old_build_tells_of_its_cache() -> None:
     assert DIALECT.read_load(PAGE + "llamacpp:kv_cache_usage_ratio 0.63\n").kv_used == 0.63
 

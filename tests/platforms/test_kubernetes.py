@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from fakekube import Right, rights_of
 from holdfast.cli import main
 from holdfast.sources.kubernetes.config import KubernetesConfig
-from holdfast.sources.kubernetes.rights import lease_rights, source_rights
+from holdfast.wire.kubernetes.rights import lease_rights, source_rights
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL = Path(sys.executable).with_name("kubectl")
@@ -130,9 +130,7 @@ def test_the_overlay_gives_exactly_the_rights_that_its_fleet_file_uses():
         *source_rights(KubernetesConfig(namespace=source["namespace"])),
         *lease_rights(lease["namespace"], lease.get("name", "holdfast")),
     ]
-    assert rights_of(built, "holdfast", "holdfast") == {
-        Right(one.group, one.resource, one.verb, one.namespace) for one in needed
-    }
+    assert rights_of(built, "holdfast", "holdfast") == {Right(*one.action[:4]) for one in needed}
 
 
 def test_the_component_adds_the_rights_to_inference_pools(tmp_path):
@@ -149,6 +147,6 @@ def test_the_component_adds_the_rights_to_inference_pools(tmp_path):
     for document in built:
         judge(document)
     config = KubernetesConfig(inference_pools=True)
-    needed = {Right(one.group, one.resource, one.verb) for one in source_rights(config)}
+    needed = {Right(*one.action[:3]) for one in source_rights(config)}
     logs = Right("", "pods/log", "get", "inference")  # bound by namespace alone
     assert rights_of(built, "holdfast", "holdfast") == needed | {logs}

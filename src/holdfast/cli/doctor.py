@@ -13,6 +13,7 @@ from rich.text import Text
 
 from holdfast.acceptor import descriptor_limit
 from holdfast.cli.admin_port import admin_of, read_fleet_file, which_admin
+from holdfast.config.fleet_file import FleetFile
 from holdfast.config.launch import VISIBLE
 from holdfast.doctor import (
     Advice,
@@ -28,7 +29,6 @@ from holdfast.doctor import (
 )
 from holdfast.sources.placement_devices import read_devices
 from holdfast.ui.terminal.console import stdout
-from holdfast.wire.kubernetes.rights import check_rights
 from holdfast.wire.own_token import TOKEN_FILE, is_exposed
 from holdfast.wire.state_dir import default_state_dir
 
@@ -43,7 +43,7 @@ _STYLES: Final = {
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="The fleet file to check.")
 @click.option("--running", is_flag=True, help="Check the fleet that runs, too.")
 @click.option(
-    "--rights", is_flag=True, help="Ask Kubernetes which rights the file's account lacks."
+    "--rights", is_flag=True, help="Fail where Kubernetes cannot be asked for the file's rights."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @which_admin
@@ -61,6 +61,9 @@ def doctor(
 
     Exit status 1 where it finds an error, 0 otherwise; warnings and notes are printed.
 
+    Where the file uses Kubernetes, the API server is asked which rights are missing. One that
+    cannot be asked is a warning, and an error with --rights.
+
     \b
     Examples:
       holdfast doctor -c fleet.yaml
@@ -76,13 +79,7 @@ def doctor(
         if launches_on_gpus(file):
             found += check_gpus(file, read_devices(None, os.environ.get(VISIBLE)))
         found += check_secret_files(filter(_is_open_to_all, secret_paths(file)))
-        found += asyncio.run(check_rights(file)) if rights else []
-        if "kubernetes" in file.platforms:
-            from holdfast.wire.kubernetes.launcher import (  # noqa: PLC0415 an extra
-                check_launch_rights,
-            )
-
-            found += asyncio.run(check_launch_rights(file))
+        found += _check_rights(file, demanded=rights)
     if running or config is None:
         admin = admin_of(url, token_env, config, ca=ca)
         open_ones = admin.told("/incidents?limit=100&stage=open").get("incidents") or []
@@ -95,6 +92,12 @@ def doctor(
         _show(found)
     if any(one.level is AdviceLevel.ERROR for one in found):
         raise click.exceptions.Exit(1)
+
+
+def _check_rights(file: FleetFile, *, demanded: bool) -> list[Advice]:
+    from holdfast.wire.kubernetes.rights_check import check_rights  # noqa: PLC0415 an extra
+
+    return asyncio.run(check_rights(file, demanded=demanded))
 
 
 def _is_open_to_all(path: Path) -> bool:

@@ -65,7 +65,6 @@ from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import (
     CanaryResult,
-    EngineLoads,
     FleetEvent,
     FleetView,
     LoadReported,
@@ -373,7 +372,7 @@ class Control:
             self._disturbances.look(now)
             self._breakers.look(now)
             self._deployments.tick(now)
-            self._deployments.look_for_silence(self.loop.inflight(), now)
+            self._deployments.look_for_silence(self.loop.answering(now), now)
 
     async def _lend(self) -> None:
         while True:
@@ -392,7 +391,7 @@ class Control:
     def _tell_loads(self, loads: list[LoadReported]) -> None:
         self._hub.broadcast(loads_to_frame(loads))
         self._demand_tracker.loads(loads)
-        self.loop.tell(EngineLoads(tuple(loads)))
+        self.loop.engine_loads(loads)
 
     def _counters(self) -> dict[str, float]:
         """The sums of all gateways' counters, including gateways that have ended."""

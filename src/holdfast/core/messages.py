@@ -185,6 +185,9 @@ class LoadReported:
     tokens: int | None = None
     waiting: int | None = None
     kv_used: float | None = None
+    running: int | None = None  # this and what follows is for control: gateways are not told
+    generated: int | None = None  # tokens since its start
+    steps: int | None = None  # passes or tokens since its start, those of prompts included
 
 
 @dataclass(slots=True)
@@ -329,6 +332,7 @@ class Tally:
     withdrawn: int = 0  # failures that are laid to the requests: other replicas had them alike
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by statistic: rankings,
     # tensors and classes
+    unread: int = 0  # tokens of long prompts whose first token is waited for, at this moment
 
     @property
     def progressed(self) -> bool:

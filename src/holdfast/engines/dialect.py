@@ -36,6 +36,7 @@ class Load:
     prefix_asked: int | None = None  # tokens looked up in the prefix cache, since its start
     prefix_found: int | None = None  # tokens of those that were there
     prefix_hits: float | None = None  # share that was there, lately, of one that counts no tokens
+    steps: int | None = None  # passes or tokens since its start, counted while it reads a prompt
 
 
 @dataclass(slots=True, frozen=True)

@@ -36,6 +36,7 @@ DIALECT: Final = Dialect(
         running=("llamacpp:requests_processing",),
         waiting=("llamacpp:requests_deferred",),
         kv_used=("llamacpp:kv_cache_usage_ratio",),
+        steps=("llamacpp:n_decode_total",),  # calls, each with up to a batch of a prompt's tokens
     ),
     chat_continuation=Continuation.PREFILL,
     one_token_per_event=True,  # but for those that end inside a character or a stop string

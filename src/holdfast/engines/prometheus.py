@@ -77,6 +77,7 @@ def load_reader(
     prefix_asked: tuple[str, ...] = (),
     prefix_found: tuple[str, ...] = (),
     prefix_hits: tuple[str, ...] = (),
+    steps: tuple[str, ...] = (),
     read: Samples = samples,
 ) -> Callable[[str], Load]:
     """Build a reader of an engine's load from gauges of these names, the newest name first.
@@ -84,9 +85,10 @@ def load_reader(
     The first name that is there is used alone: engines publish an old name beside the new one for
     a while, and both together would count twice. ``generated`` must name a counter that moves with
     every token: one that moves when a request ends stands still while a long answer comes out.
+    ``steps`` must name one that moves while a prompt is read, not when it has been read.
     """
     names = running + waiting + kv_used + generated + preemptions
-    names += prefix_asked + prefix_found + prefix_hits
+    names += prefix_asked + prefix_found + prefix_hits + steps
 
     def read_load(text: str) -> Load:
         found = read(text, names)
@@ -99,6 +101,7 @@ def load_reader(
             total(found, prefix_asked, SUM_MAX),
             total(found, prefix_found, SUM_MAX),
             mean_share(found, prefix_hits),
+            total(found, steps, SUM_MAX),
         )
 
     return read_load

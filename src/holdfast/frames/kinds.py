@@ -165,6 +165,7 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
     paces: list[float] = []
     withdrawn: int = 0
     scores: dict[str, list[float]] = {}
+    unread: int = 0
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):

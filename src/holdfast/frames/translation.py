@@ -129,6 +129,7 @@ def _tally_row(tally: Tally) -> TallyRow:
         list(tally.paces),
         tally.withdrawn,
         {name: list(values) for name, values in tally.scores.items()},
+        tally.unread,
     )
 
 
@@ -138,7 +139,7 @@ def _tally(row: TallyRow) -> Tally:
     times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
     scores = {name: tuple(values) for name, values in row.scores.items()}
     counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn, scores)
-    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted)
+    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted, row.unread)
     return Tally(*fields)
 
 

@@ -33,4 +33,4 @@ def test_gateways_get_what_they_need_and_whoever_looks_for_failures_gets_all(wor
         LoadSeen("m-1", 3, None, None, 500),
         LoadSeen("m-1", 3, 2, None, 500, prefix_asked=90, prefix_found=30),
     ]
-    assert told == [[LoadReported("m", "m-1", None, 2, None)]]
+    assert told == [[LoadReported("m", "m-1", None, 2, None, running=3, generated=500)]]

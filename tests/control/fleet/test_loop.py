@@ -9,6 +9,7 @@ from holdfast.control.fetch import listens
 from holdfast.control.fleet import loop as loop_module
 from holdfast.control.fleet.loop import TICK, Earlier, FleetLoop
 from holdfast.core.canary import CanaryConfig
+from holdfast.core.diagnose.detect.silence import METRICS
 from holdfast.core.health import own_lateness
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.fleet_config import FleetConfig
@@ -21,6 +22,7 @@ from holdfast.core.messages import (
     Exited,
     FleetView,
     Frozen,
+    LoadReported,
     Phase,
     ReplicaView,
     Report,
@@ -162,6 +164,31 @@ def test_a_replica_that_answers_its_canary_is_published_as_ready(world):
         assert (row["canary"].verdict, fleet.asked("m-1")) == ("pass", row["canary"])
         versions = [view.version for view in audience.views]
         assert versions == sorted(versions)
+
+    drive(world, scene)
+
+
+def test_figures_of_work_that_move_are_a_sign_of_life_and_a_page_alone_is_none(world):
+    async def scene(stage):
+        engine = await stage.engine()
+        stage.fleet.adopt([stage.deployed(engine.url)], QUICK)
+        for steps in (7, 7, 8, 8):
+            stage.fleet.engine_loads([LoadReported("m", "m-1", running=1, steps=steps)])
+        assert stage.platform.sounds.count(("m-1", METRICS)) == 1
+
+    drive(world, scene)
+
+
+def test_a_long_prompt_asks_for_no_sign_of_life(world):
+    async def scene(stage):
+        engine = await stage.engine()
+        stage.fleet.adopt([stage.deployed(engine.url)], QUICK)
+        now = time.monotonic_ns()
+        stage.fleet.tell(seen(inflight=1))
+        assert stage.fleet.answering(now) == {"m-1": 1}
+        stage.fleet.tell(seen(inflight=1, unread=100_000))
+        assert stage.fleet.answering(now) == {"m-1": None}
+        assert stage.fleet.inflight() == {"m-1": 1}
 
     drive(world, scene)
 

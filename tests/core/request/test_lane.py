@@ -8,7 +8,7 @@ from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.admission.limit import LimitConfig
 from holdfast.core.request.breaker import BreakerConfig, BreakerState
 from holdfast.core.request.candidate import SAMPLES_MAX
-from holdfast.core.request.lane import Lane, LaneConfig, LaneTable
+from holdfast.core.request.lane import LONG_TOKENS, Lane, LaneConfig, LaneTable
 from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.types import MILLISECOND, SECOND, ConfigError, Priority, Replica, Request, State
 
@@ -124,6 +124,22 @@ def test_a_prompt_waits_at_its_replica_until_its_first_token_or_its_end():
     assert candidate.prefill_tokens == prompt
     subject.close(*lost, Outcome.CANCELLED, Kind.CLIENT_GONE, 2 * SECOND)
     assert candidate.prefill_tokens == 0
+    assert candidate.unread == 0
+
+
+def test_control_is_told_of_long_prompts_until_their_first_token_or_their_end():
+    subject = lane("r1", slots=4)
+    opened(subject, prompt_tokens=LONG_TOKENS - 1)
+    answered, lost = (opened(subject, prompt_tokens=size) for size in (LONG_TOKENS, 100_000))
+    (tally,) = subject.tallies()
+    assert tally.unread == LONG_TOKENS + 100_000
+    subject.first_content(*answered, SECOND)
+    subject.close(*answered, Outcome.SUCCESS, None, 2 * SECOND)
+    (tally,) = subject.tallies()
+    assert tally.unread == 100_000
+    subject.close(*lost, Outcome.FAILURE, Kind.RESET, 2 * SECOND)
+    (tally,) = subject.tallies()
+    assert (tally.inflight, tally.unread) == (1, 0)
 
 
 def test_tokens_that_an_engine_has_reported_are_not_counted_twice():

@@ -1,4 +1,4 @@
-"""The manifest of launching as shipped: it suffices, each right is used, and doctor asks for it."""
+"""The manifest of launching as shipped: it suffices, and each right is used."""
 
 import asyncio
 from pathlib import Path
@@ -8,19 +8,16 @@ import yaml
 
 from fakekube import FakeKube, Right, rights_of
 from fakekube.rbac import right_for
-from holdfast.config.fleet_file import FleetFile
 from holdfast.launchers.kubernetes.client import ApiClient
 from holdfast.launchers.kubernetes.pod_reader import REPLICA
-from holdfast.launchers.kubernetes.rights import needed_rights
 from holdfast.launchers.kubernetes.workloads import KINDS, Workloads
 from holdfast.ports import Ended, Order
 from holdfast.sources.kubernetes.api import KubernetesApi
 from holdfast.sources.kubernetes.config import KubernetesConfig
-from holdfast.wire.kubernetes.launcher import check_launch_rights
+from holdfast.wire.kubernetes.rights import launch_rights
 
 ROOT = Path(__file__).resolve().parents[3]
 SPACE = "inference"
-DIGEST = "engine@sha256:" + "ab" * 32
 
 
 def documents(*parts):
@@ -32,13 +29,6 @@ LAUNCHING = rights_of(documents("components", "launching", "rbac.yaml"), "holdfa
 READING = rights_of(documents("base", "rbac.yaml"), "holdfast", "holdfast")
 
 
-def file(kube, kind="deployment"):
-    pod = {"image": DIGEST, "kind": kind}
-    launch = {"on": "kubernetes", "command": ["serve"], "kubernetes": pod}
-    model = {"name": "m", "engine": "vllm", "launch": launch}
-    return FleetFile.model_validate({"kubernetes": {"api_url": kube.url}, "models": [model]})
-
-
 @pytest.fixture
 def kube():
     with FakeKube() as kube:
@@ -46,10 +36,7 @@ def kube():
 
 
 def test_the_shipped_rights_are_those_that_are_needed():
-    needed = {
-        Right(one.group, one.resource, one.verb, "" if one.everywhere else SPACE)
-        for one in needed_rights(KINDS)
-    }
+    needed = {Right(*one.action[:4]) for one in launch_rights(KINDS, SPACE)}
     nodes = {one for one in needed if one.resource == "nodes"}
     assert needed - nodes == LAUNCHING
     assert nodes <= READING
@@ -95,33 +82,3 @@ def test_each_right_to_workloads_is_used_and_no_other(kube, kind):
     asked = {right_for(path, query, how) for how, path, query in kube.requests}
     mine = {one for one in asked if one is not None and one.resource == plural}
     assert mine == {one for one in LAUNCHING if (one.group, one.resource) == (group, plural)}
-
-
-def test_doctor_names_each_right_that_is_missing(kube):
-    kube.rights = LAUNCHING | READING
-    assert asyncio.run(check_launch_rights(file(kube))) == []
-    kube.rights -= {Right("apps", "deployments", "create", SPACE)}
-    kube.rights -= {Right("", "nodes", "watch")}
-    told = [advice.problem for advice in asyncio.run(check_launch_rights(file(kube)))]
-    assert told == [
-        "may not watch nodes",
-        "may not create deployments.apps in inference",
-    ]
-    assert asyncio.run(check_launch_rights(file(kube, "statefulset")))[1:] == []
-
-
-def test_doctor_says_that_it_could_not_ask(kube):
-    unreachable = file(kube)
-    section = unreachable.kubernetes.model_copy(update={"api_url": "http://127.0.0.1:9"})
-    (advice,) = asyncio.run(
-        check_launch_rights(unreachable.model_copy(update={"kubernetes": section}))
-    )
-    assert (advice.level, "could not be asked" in advice.problem) == ("warning", True)
-
-
-def test_a_file_that_launches_nothing_there_is_not_asked_about(kube):
-    plain = FleetFile.model_validate(
-        {"models": [{"name": "m", "engine": "vllm", "endpoints": ["http://127.0.0.1:9"]}]}
-    )
-    assert asyncio.run(check_launch_rights(plain)) == []
-    assert not kube.requests

@@ -12,7 +12,7 @@ from fakekube.rbac import right_for
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
 from holdfast.sources.kubernetes.api import KubernetesApi
 from holdfast.sources.kubernetes.leadership import KubernetesLeadership
-from holdfast.sources.kubernetes.rights import lease_rights, source_rights
+from holdfast.wire.kubernetes.rights import lease_rights, source_rights
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples/kubernetes"
 LOGS = Right("", "pods/log", "get", "inference")
@@ -25,7 +25,7 @@ def granted(*names):
 
 
 def plain(rights):
-    return {Right(one.group, one.resource, one.verb, one.namespace) for one in rights}
+    return {Right(*one.action[:4]) for one in rights}
 
 
 @pytest.mark.parametrize("pools", [False, True])

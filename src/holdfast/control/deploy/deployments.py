@@ -440,7 +440,7 @@ class Deployments:
         return True
 
     def heard(self, replica_id: str, source: str) -> None:
-        """Record a sign of life of a launched replica, from ``tokens`` or ``canary``.
+        """Record a sign of life of a launched replica, from ``tokens``, ``canary`` or ``metrics``.
 
         Unknown replicas are ignored.
         """

@@ -85,8 +85,9 @@ class Loads:
         if load != _NOTHING:
             told = (load.running, load.waiting, load.kv_used, load.generated, load.preemptions)
             prefixes = (load.prefix_asked, load.prefix_found, load.prefix_hits)
-            self._saw(LoadSeen(name, *told, *prefixes))
-        return LoadReported(one.replica.model, name, None, load.waiting, load.kv_used)
+            self._saw(LoadSeen(name, *told, *prefixes, load.steps))
+        work = (load.running, load.generated, load.steps)
+        return LoadReported(one.replica.model, name, None, load.waiting, load.kv_used, *work)
 
 
 def _says(load: LoadReported) -> bool:

@@ -18,7 +18,7 @@ the fleet is watched, and for a replica whose description changed.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from random import Random
@@ -39,7 +39,7 @@ from holdfast.control.fleet.audience import (
 from holdfast.control.fleet.canaries import Canaries
 from holdfast.control.fleet.probes import Prober
 from holdfast.core.canary import CanaryVerdict
-from holdfast.core.diagnose.detect.silence import CANARY, TOKENS
+from holdfast.core.diagnose.detect.silence import CANARY, METRICS, TOKENS
 from holdfast.core.diagnose.facts import ControlLate, OwnShortage
 from holdfast.core.failure import Kind
 from holdfast.core.health.canary_evidence import UsersBeside
@@ -53,6 +53,7 @@ from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,
     DrainAsked,
+    EngineLoads,
     Exited,
     FleetAction,
     FleetEvent,
@@ -62,6 +63,7 @@ from holdfast.core.messages import (
     Joined,
     Launch,
     Left,
+    LoadReported,
     Move,
     Notice,
     Phase,
@@ -223,6 +225,14 @@ class FleetLoop:
                     if tally.progressed:
                         self._platform.heard(tally.replica_id, TOKENS)
         self.tell(event)
+
+    def engine_loads(self, loads: Sequence[LoadReported]) -> None:
+        """Pass engines' own figures to the fleet; figures of work that move are signs of life."""
+        self.tell(EngineLoads(tuple(loads)))
+        for load in loads:
+            member = self._fleet.members.get(load.replica_id)
+            if member is not None and member.prompts.works:
+                self._platform.heard(load.replica_id, METRICS)
 
     def gateway_gone(self, gateway: str) -> None:
         """Set the requests in flight of a disconnected gateway to zero at all replicas."""
@@ -437,6 +447,16 @@ class FleetLoop:
     def inflight(self) -> dict[str, int]:
         """Users' requests in flight by replica id, summed over the gateways' last reports."""
         return {i: member.inflight for i, member in self._fleet.members.items()}
+
+    def answering(self, now: int) -> dict[str, int | None]:
+        """Users' requests by replica id for which it should show signs of life; None: unknown.
+
+        Unknown where a long prompt explains that nothing is heard.
+        """
+        return {
+            name: None if member.may_read_prompts(now) else member.inflight
+            for name, member in self._fleet.members.items()
+        }
 
     def asked(self, replica_id: str) -> Asked | None:
         """The result of a replica's last finished canary; None: there was none yet."""

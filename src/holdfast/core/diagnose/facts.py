@@ -327,6 +327,7 @@ class LoadSeen:
     prefix_asked: int | None = None  # tokens looked up in its prefix cache, since its start
     prefix_found: int | None = None  # tokens of those that were there
     prefix_hits: float | None = None  # share that was there, lately, of one that counts no tokens
+    steps: int | None = None  # passes or tokens since its start, those of prompts included
 
 
 @dataclass(slots=True, frozen=True)

@@ -220,15 +220,16 @@ class CanaryEvidence:
 def read_canary(event: CanaryResult, *, stands: bool) -> tuple[Signal, str]:
     """Return (signal, reason) for a canary's result; for a timeout, users' tokens decide.
 
-    BUSY while they move, STALLED where requests run and none comes, UNKNOWN where that is not known
-    yet (unless ``stands``: requests there got no token for long), CANARY_FAIL on an idle replica.
+    BUSY while they move, or those of prompts are read, STALLED where requests run and none comes,
+    UNKNOWN where that is not known yet (unless ``stands``: requests there got no token for long),
+    CANARY_FAIL on an idle replica.
     """
     if event.draining:
         return Signal.DRAINS_ITSELF, event.detail
     if event.verdict is not CanaryVerdict.TIMEOUT:
         return _SIGNALS[event.verdict], event.detail
     if event.progress:
-        return Signal.BUSY, "timed out while users' tokens move"
+        return Signal.BUSY, "timed out while users' tokens move or their prompts are read"
     if event.running and event.progress is None and not stands:
         return Signal.UNKNOWN, "timed out, and whether users' tokens move is not known yet"
     if event.running:
@@ -271,19 +272,22 @@ def may_blame_silence(peers_heard_at: Sequence[int], began: int, now: int) -> De
 def users_beside(member: Member, since: int, now: int, peers_still: int = 0) -> UsersBeside:
     """Return the ``UsersBeside`` of one replica: what gateways told of its users since ``since``.
 
-    Whether tokens moved is ``None`` where they show nothing for less than twice as long as its
-    peers' did of late (``peers_still``, ns).
+    Tokens of prompts that its page shows it to read are tokens that move. Whether they moved is
+    ``None`` where they show nothing for less than twice as long as its peers' did of late
+    (``peers_still``, ns), or than the long prompts that are waited for there explain.
     """
-    if not member.inflight_at:
-        return UsersBeside()
-    # A summary covers the second before it: what it tells of earlier is not meant.
+    # A summary covers the second before it: what it tells of earlier is not meant. So does a page.
     told = since + SECOND
-    if member.progress_at >= told:
+    reads = member.prompts.shown_at >= told
+    if not member.inflight_at:
+        return UsersBeside(progress=reads or None)
+    if reads or member.progress_at >= told:
         return UsersBeside(member.inflight, progress=True)
     waiting = [member.told_at[gateway] for gateway, n in member.inflight_at.items() if n]
     # One that let a summary and a half go by will not say that tokens moved.
     known = min(waiting, default=told) >= told or 2 * (now - told) >= 3 * SECOND
     known = known and (not waiting or now - member.moved_at >= 2 * peers_still)
+    known = known and not member.may_read_prompts(now)
     return UsersBeside(member.inflight, progress=False if known else None)
 
 

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.engine_work import EnginePage
 from holdfast.core.failure import MEANINGS, Class, Kind
 from holdfast.core.health import ejection
 from holdfast.core.health.canary_evidence import (
@@ -297,6 +298,8 @@ class Fleet:
             member = self._members.get(load.replica_id)
             if member is not None:
                 member.waiting = load.waiting
+                told = (load.running, load.kv_used, load.generated, load.steps)
+                member.prompts.look(EnginePage(*told), now)
                 self._make_room(member, actions)
                 if load.kv_used is not None:  # not told: neither full nor empty, nothing changes
                     member.tells_kv = True
@@ -342,6 +345,7 @@ class Fleet:
         late = event.verdict is CanaryVerdict.TIMEOUT
         peers_still = self._evidence.peers_stillness(member, now) if late else 0
         stands = member.stands(now, max(self._unserved, 2 * peers_still))
+        stands = stands and not member.may_read_prompts(now)
         signal, why = read_canary(event, stands=stands)
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._evidence.in_good_time(member, event)
@@ -387,6 +391,8 @@ class Fleet:
         """
         if signal is not Signal.BUSY or not (member.knows_its_slots and member.has_free_slot):
             return False
+        if member.may_read_prompts(now):
+            return False  # an engine gives all of a step to the prompt that it reads
         if member.unanswered:
             member.call_canary(now)  # that it has work would explain one missing answer, not two
         return member.unanswered >= _UNANSWERED_MAX and bool(self._evidence.witness(member, now))

@@ -8,6 +8,7 @@ from holdfast.core.health.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.health.drain import Drain
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.lifecycle import Signal
+from holdfast.core.health.prompt_reading import PromptReading
 from holdfast.core.messages import CanaryResult, Tally
 from holdfast.core.types import SECOND, Replica, State
 
@@ -51,6 +52,7 @@ class Member:
         "moved_at",
         "only_busy_since",
         "progress_at",
+        "prompts",
         "replica",
         "served_at",
         "silent_from",
@@ -100,6 +102,7 @@ class Member:
         self.moved_at = 0  # users last got tokens from it, or began to wait for some
         self.told_at: dict[str, int] = {}  # when each gateway last said anything of it
         self.served_at = self.failed_at = 0  # users were last answered there, or failed
+        self.prompts = PromptReading()
         self.full_readings = 0  # in a row, of memory without room
         self.tells_kv = False  # its engine has told how full its cache is
         self.excused_at = 0  # its quarantine had an excuse: work that makes room, or a stop
@@ -159,6 +162,7 @@ class Member:
             self.moved_at = now
         self.progress_at = now if told.progressed else self.progress_at
         self.inflight_at[gateway] = told.inflight
+        self.prompts.told(gateway, told.unread)
         self.told_at[gateway] = now
         self.budget.served(told.tokens, now, earns=self.canary.billed or not self.has_free_slot)
         self.served_at = now if told.successes else self.served_at
@@ -179,6 +183,10 @@ class Member:
     def stands(self, now: int, patience: int) -> bool:
         """Whether requests are on the replica and none got a token for ``patience`` (ns)."""
         return self.inflight > 0 and now - self.moved_at >= patience
+
+    def may_read_prompts(self, now: int) -> bool:
+        """Whether long prompts explain that requests there got no token up to now."""
+        return self.inflight > 0 and self.prompts.explains(now - self.moved_at)
 
     def doubted(self, now: int, patience: int) -> bool:
         """Whether anything speaks against the replica, so that its canary is worth what it costs.

@@ -65,6 +65,7 @@ class Candidate:
         "successes",
         "tokens",
         "told_inflight",
+        "unread",
         "waiting",
         "waits",
         "weight",
@@ -97,6 +98,7 @@ class Candidate:
         self.batch_inflight = 0  # of them, those of batch priority
         self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
         self.prefill_tokens = 0  # prompts of streams that wait for their first token here
+        self.unread = 0  # of long prompts alone, answers in one piece included
         self.reports = 0  # load reports taken in
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
         self.waiting: int | None = None  # requests queued inside the engine
@@ -226,6 +228,7 @@ class Candidate:
             paces=tuple(self.paces),
             withdrawn=self.withdrawn,
             scores=_tuples(self.scores) if self.scores else {},
+            unread=self.unread,
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.withdrawn = 0

@@ -26,6 +26,8 @@ from holdfast.core.request.pool import Pool
 from holdfast.core.stats import PeakEwma, RecentSketch
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
 
+LONG_TOKENS: Final = 8_192  # of a prompt: about a second on one current GPU; less is no excuse
+
 _CLOSED: Final = BreakerState.CLOSED
 _SUCCESS: Final = Outcome.SUCCESS
 _FAILURE: Final = Outcome.FAILURE
@@ -176,6 +178,8 @@ class Lane:
         if not request.whole:  # of an answer in one piece nobody sees when its prompt is read
             attempt.prefill = request.prompt_tokens
             candidate.prefill_tokens += request.prompt_tokens
+        if request.prompt_tokens >= LONG_TOKENS:
+            candidate.unread += request.prompt_tokens
         self.pool.inflight += 1
         active.attempts = number + 1
         active.live.append(attempt)
@@ -203,9 +207,11 @@ class Lane:
         A breaker's trial has passed. Returns the breaker's change if that closed it, else ``None``.
         Also called for an answer in one piece.
         """
-        attempt.first_at = now
         candidate = attempt.candidate
         request = active.request
+        if request.prompt_tokens >= LONG_TOKENS and not attempt.first_at:
+            candidate.unread -= request.prompt_tokens
+        attempt.first_at = now
         candidate.tokens += request.prompt_tokens
         if attempt.prefill:
             candidate.prefill_tokens -= attempt.prefill
@@ -305,6 +311,8 @@ class Lane:
         candidate.inflight -= 1
         if attempt.prefill:
             candidate.prefill_tokens -= attempt.prefill
+        if active.request.prompt_tokens >= LONG_TOKENS and not attempt.first_at:
+            candidate.unread -= active.request.prompt_tokens
         if active.request.priority:
             candidate.batch_inflight -= 1
         if attempt.report == candidate.reports:

@@ -7,14 +7,10 @@ from random import Random
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.platforms.kubernetes import KubernetesLaunchSection
 from holdfast.core.deploy.pod_life import PodSight
-from holdfast.core.types import ConfigError
-from holdfast.doctor import Advice, AdviceLevel
 from holdfast.launchers.kubernetes.client import ClusterAccess, Json, NodeSight, Watched
-from holdfast.launchers.kubernetes.launcher import KUBERNETES, KubernetesLauncher
-from holdfast.launchers.kubernetes.rights import LaunchRight, missing_rights, needed_rights
-from holdfast.launchers.kubernetes.workloads import KINDS, Workloads
+from holdfast.launchers.kubernetes.launcher import KubernetesLauncher
+from holdfast.launchers.kubernetes.workloads import Workloads
 from holdfast.manifests.launched_workload import launched_workload
-from holdfast.ports import UnreadableError
 from holdfast.sources.kubernetes.api import KubernetesApi
 from holdfast.sources.kubernetes.config import KubernetesConfig
 from holdfast.sources.kubernetes.nodes import read_node
@@ -83,44 +79,12 @@ def cluster_access(config: KubernetesConfig) -> ClusterAccess:
     return ClusterAccess(api, watch_pods, watch_nodes)
 
 
-async def check_launch_rights(file: FleetFile) -> list[Advice]:
-    """What the account that launches replicas may not do and would have to; nothing is changed."""
-    section = file.kubernetes
-    used = [model.launch.kubernetes for model in file.models if model.launch is not None]
-    asked = {pod.kind for pod in used if pod is not None}
-    if not asked:
-        return []
-    kinds = [kind for kind in KINDS if kind.lower() in asked]
-    try:
-        api = KubernetesApi(kubernetes_config(section))
-    except ConfigError as error:
-        return [Advice(AdviceLevel.ERROR, KUBERNETES, error.problem, error.fix)]
-    try:
-        missing = await missing_rights(api, section.namespace, needed_rights(kinds))
-    except UnreadableError as error:
-        fix = "check the kubeconfig, the context or api_url, and that the server can be reached"
-        told = f"its API server could not be asked for our rights: {error}"
-        return [Advice(AdviceLevel.WARNING, KUBERNETES, told, fix)]
-    finally:
-        await api.close()
-    fix = "kubectl apply -f deploy/kubernetes/components/launching/rbac.yaml, for this namespace"
-    return [
-        Advice(AdviceLevel.ERROR, KUBERNETES, f"may not {right}{_where(right, section)}", fix)
-        for right in missing
-    ]
-
-
-def _where(right: LaunchRight, section: KubernetesLaunchSection) -> str:
-    return "" if right.everywhere else f" in {section.namespace}"
-
-
 def _node_sight(thing: Json) -> NodeSight:
     host = read_node(thing).host
     return NodeSight(host.condition, host.condition_reason)
 
 
 __all__ = [
-    "check_launch_rights",
     "cluster_access",
     "kubernetes_config",
     "kubernetes_launcher",

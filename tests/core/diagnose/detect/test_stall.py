@@ -108,6 +108,30 @@ def test_a_long_prompt_after_an_idle_time_is_no_stall():
     assert signs(made(), *facts) == []
 
 
+@pytest.mark.parametrize("figure", ["kv_used", "steps"])
+def test_a_page_that_shows_a_prompt_being_read_is_no_stall(figure):
+    """A minute and a half without a token, in chunks of two seconds; then it goes on."""
+    shown = {"kv_used": lambda at: 0.1 + (at // 2) / 1_000, "steps": lambda at: at // 2}[figure]
+    facts = busy(30, running=1)
+    facts += [
+        (at, load(running=1, waiting=1, generated=10_000, **{figure: shown(at)}))
+        for at in range(30, 120)
+    ]
+    facts += busy(20, running=1, start=120, base=20_000)
+    assert signs(made(), *facts) == []
+
+
+def test_a_page_that_stops_in_the_middle_of_a_prompt_is_a_stall():
+    facts = busy(30, running=1)
+    facts += [
+        (at, load(running=1, waiting=1, generated=10_000, kv_used=min(at, 60) / 1_000))
+        for at in range(30, 120)
+    ]
+    found = told(made(), *facts)
+    assert [one.sign for one in found][:1] == [Sign.STALLED]
+    assert 75 * SECOND <= found[0].at <= 92 * SECOND
+
+
 def test_a_pause_that_once_ended_well_may_come_again():
     facts, detector = [], made()
     for round_ in range(5):

@@ -25,7 +25,7 @@ WARM_UP: Final = "warm-up"
 SERVING: Final = "serving"
 
 LOG: Final = "log"
-METRICS: Final = "metrics"  # a counter of work moved; that the page answered is no sound
+METRICS: Final = "metrics"  # figures of work moved; that the page answered is no sound
 TOKENS: Final = "tokens"
 CANARY: Final = "canary"  # an answer came, whatever it said
 SOURCES: Final = (LOG, METRICS, TOKENS, CANARY)

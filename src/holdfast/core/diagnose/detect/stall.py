@@ -8,9 +8,10 @@
 
 All times are *seen* times: what an engine did between two looks that lie far apart is unknown, and
 a clock that jumps is no time either, so a gap counts as one look. Unknown numbers neither accuse
-nor excuse. A replica that prefills a long prompt emits nothing for a while: before the first token
-of a busy spell it has twice the time, and twice the longest pause that ended well is allowed. Where
-peers stand still too, a shared cause is likely, and every replica has twice the time.
+nor excuse. A replica that prefills a long prompt emits nothing for a while: while its page shows
+that it reads prompts it is at work; before the first token of a busy spell it has twice the time,
+and twice the longest pause that ended well is allowed. Where peers stand still too, a shared cause
+is likely, and every replica has twice the time.
 
 The pace of one request falls with the number beside it. A replica is therefore measured at its
 load: at as many requests or more it was as quick, and with fewer it emitted as much in sum.
@@ -37,6 +38,7 @@ from holdfast.core.diagnose.facts import (
     ProcessEnded,
 )
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.engine_work import EnginePage, EngineWork, WorkWatch
 from holdfast.core.failure import Kind
 from holdfast.core.stats import Ewma, RateWindow
 from holdfast.core.types import SECOND, nanos, require, seconds
@@ -160,7 +162,7 @@ class _Book:
     __slots__ = (
         *("fresh_tokens", "full", "generated", "kv_used", "lines", "longest", "memory"),
         *("peak_running", "preempted", "preemptions", "refused", "running", "said", "served_at"),
-        *("slow", "speed", "spoke", "stalled", "starved", "waiting"),
+        *("slow", "speed", "spoke", "stalled", "starved", "waiting", "work"),
     )
 
     def __init__(self) -> None:
@@ -180,6 +182,7 @@ class _Book:
         self.preemptions = RateWindow(60.0, 12)
         self.lines: deque[int] = deque(maxlen=16)  # when an allocation failed
         self.refused: deque[int] = deque(maxlen=64)  # when it turned requests away, serving none
+        self.work = WorkWatch()
         self.speed = _Speed()
 
     def free_share(self) -> float | None:
@@ -263,7 +266,9 @@ class StallDetector:
         moved = _moved(book.generated, fact.generated)
         if moved:
             book.served_at = now
-        progress = True if moved or book.fresh_tokens else moved
+        told = (fact.running, fact.kv_used, fact.generated, fact.steps)
+        reads = book.work.look(EnginePage(*told)) in (EngineWork.STEPS, EngineWork.FILLING)
+        progress = True if moved or reads or book.fresh_tokens else moved
         book.fresh_tokens = False
         book.generated = fact.generated if fact.generated is not None else book.generated
         book.running, book.waiting = fact.running, fact.waiting
