@@ -1,12 +1,9 @@
 """Models whose replicas are found by a source."""
 
-from pathlib import Path
-
 import pytest
+from fleet_file_stage import read, refused
 from pydantic import ValidationError
 
-from holdfast.config.document import ConfigFileError
-from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.models import EndpointSection
 
@@ -18,18 +15,6 @@ models:
 sources: [{{type: kubernetes, name: kube}}]
 """
 PLACES = [EndpointSection(url="http://10.1.0.1:8000", id="m-abc-1", zone="a")]
-
-
-def read(folder: Path, text: str) -> FleetFile:
-    path = folder / "fleet.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load(path, FleetFile)
-
-
-def refused(folder: Path, text: str) -> str:
-    with pytest.raises(ConfigFileError) as caught:
-        read(folder, text)
-    return str(caught.value).replace(f"{folder}/", "")
 
 
 def test_a_port_may_have_a_name(tmp_path):

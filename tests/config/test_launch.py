@@ -3,33 +3,19 @@
 from pathlib import Path
 
 import pytest
+from fleet_file_stage import PLAIN, read, refused
 
-from holdfast.config.document import ConfigFileError
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.launch import REPLICAS_MAX, LaunchSection
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "serving" / "launch.yaml"
-PLAIN = "hf-planted-secret"
 
 
 def model(engine: str = "vllm", *launch: str, more: str = "") -> str:
     """A file of one launched model; the first key below launch stands on line 5."""
     keys = "".join(f"      {line}\n" for line in launch)
     return f"models:\n  - name: m\n    engine: {engine}\n    launch:\n{keys}{more}"
-
-
-def read(folder: Path, text: str) -> FleetFile:
-    path = folder / "fleet.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load(path, FleetFile)
-
-
-def refused(folder: Path, text: str) -> str:
-    with pytest.raises(ConfigFileError) as caught:
-        read(folder, text)
-    assert PLAIN not in str(caught.value.__cause__)
-    return str(caught.value).replace(f"{folder}/", "")
 
 
 def launch_of(file: FleetFile) -> LaunchSection:

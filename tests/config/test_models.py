@@ -1,13 +1,11 @@
 """Models of a fleet file: canaries, scaling, rollouts, and where launched replicas are."""
 
 import json
-from pathlib import Path
 
 import pytest
+from fleet_file_stage import read, refused
 from pydantic import ValidationError
 
-from holdfast.config.document import ConfigFileError
-from holdfast.config.files import load
 from holdfast.config.fleet_file import Deployed, FleetFile
 from holdfast.config.models import EndpointSection, ModelSection
 from holdfast.core.canary import CanaryConfig, Rule, Shape
@@ -42,18 +40,6 @@ PLACES = [
     EndpointSection(url="http://127.0.0.1:7001", id="m-1", zone="a", revision="r2", slots=2),
     EndpointSection(url="http://127.0.0.1:7004", id="m-4", zone="b", revision="r1"),
 ]
-
-
-def read(folder: Path, text: str) -> FleetFile:
-    path = folder / "fleet.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load(path, FleetFile)
-
-
-def refused(folder: Path, text: str) -> str:
-    with pytest.raises(ConfigFileError) as caught:
-        read(folder, text)
-    return str(caught.value).replace(f"{folder}/", "")
 
 
 # --- what is read ---------------------------------------------------------------------------------

@@ -1,23 +1,10 @@
 import pytest
+from fleet_file_stage import read, refused
 
-from holdfast.config.document import ConfigFileError
-from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
 from holdfast.config.sources import AgentsSection, AwsSection, KubernetesSection, LocalSection
 
 HASH = "sha256:" + "ab" * 32
-
-
-def read(tmp_path, text):
-    path = tmp_path / "fleet.yaml"
-    path.write_text(text)
-    return load(path, FleetFile)
-
-
-def refused(tmp_path, text):
-    with pytest.raises(ConfigFileError) as caught:
-        read(tmp_path, text)
-    return str(caught.value).replace(f"{tmp_path}/", "")
 
 
 def test_a_file_may_have_sources_and_no_models(tmp_path):

@@ -1,6 +1,6 @@
 """The operators' port of a fleet on paper: the real guard, sessions and pages, invented facts.
 
-It serves what ``tests/ui/fleets.py`` draws, with histories and events that fit, in a thread of its
+It serves what ``tests/ui/fleets`` draws, with histories and events that fit, in a thread of its
 own. A test changes ``fleet.view`` and every listener hears of it; what pages order is kept in
 ``fleet.orders``.
 """
