@@ -69,8 +69,8 @@ from holdfast.gateway.api import errors, jsontext, routes
 from holdfast.gateway.control_report import ControlReport
 from holdfast.gateway.http import syntax
 from holdfast.gateway.http.client_port import handshake_counters
-from holdfast.gateway.request.keyed_requests import KeyedRequests
-from holdfast.gateway.request.recorded_answers import RecordedAnswers
+from holdfast.gateway.request.idempotency.keyed_requests import KeyedRequests
+from holdfast.gateway.request.idempotency.recorded_answers import RecordedAnswers
 from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
 from holdfast.gateway.telemetry.demand import DemandGauges
 from holdfast.sources.batch_process import BatchSource

@@ -59,7 +59,7 @@ from holdfast.gateway.http.client_port import ClientPort
 from holdfast.gateway.http.hot_path import FAST, PLAIN, HotPath
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.request.batch_relay import BatchRelay
-from holdfast.gateway.request.key_settings import KeySettings, OpenKeyStore
+from holdfast.gateway.request.idempotency.key_settings import KeySettings, OpenKeyStore
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.gateway.request.settings import settings_of
 from holdfast.gateway.request.target_table import TargetTable

@@ -8,8 +8,8 @@ import structlog
 
 from holdfast.config.gateway import IdempotencySection, KeyStoreSection
 from holdfast.core.types import ConfigError
-from holdfast.gateway.request.key_thread import NoKeys
-from holdfast.gateway.request.keyed_requests import KeyedRequests
+from holdfast.gateway.request.idempotency.key_thread import NoKeys
+from holdfast.gateway.request.idempotency.keyed_requests import KeyedRequests
 from holdfast.gateway.request.request_driver import RequestDriver
 from holdfast.ports import KeyStore
 

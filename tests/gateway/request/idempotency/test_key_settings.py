@@ -9,7 +9,7 @@ import structlog
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.types import ConfigError
-from holdfast.gateway.request.key_settings import KeySettings
+from holdfast.gateway.request.idempotency.key_settings import KeySettings
 from holdfast.gateway.telemetry.counters import Counters
 from holdfast.ports import KeyStoreError
 from holdfast.testing.key_store import MemoryKeys
