@@ -66,10 +66,11 @@ from holdfast.core.view.layers import Reading
 from holdfast.core.view.snapshot import ReplicaRow, Snapshot
 from holdfast.exporters.delivery import Delivery
 from holdfast.gateway.api import errors, jsontext, routes
+from holdfast.gateway.control_report import ControlReport
 from holdfast.gateway.http import syntax
-from holdfast.gateway.process import GatewayProcess
-from holdfast.gateway.request.keyed_requests import KeyedRequests
-from holdfast.gateway.request.recorded_answers import RecordedAnswers
+from holdfast.gateway.http.client_port import handshake_counters
+from holdfast.gateway.request.idempotency.keyed_requests import KeyedRequests
+from holdfast.gateway.request.idempotency.recorded_answers import RecordedAnswers
 from holdfast.gateway.telemetry.counters import SERIES_MAX, Counters
 from holdfast.gateway.telemetry.demand import DemandGauges
 from holdfast.sources.batch_process import BatchSource
@@ -700,9 +701,12 @@ def _told_by_a_gateway() -> Any:
         del counters.values[name]
     frames: list[Any] = []
     readiness = SimpleNamespace(ready=lambda: (True, "ready"))
-    hooks = SimpleNamespace(virtual=SimpleNamespace(hook_errors={"package.module:function": 0}))
+    settings = SimpleNamespace(
+        virtual=SimpleNamespace(hook_errors={"package.module:function": 0}),
+        tenants=SimpleNamespace(take_used=tuple),
+    )
     driver: Any = SimpleNamespace(
-        settings=hooks,
+        settings=settings,
         observer=SimpleNamespace(counters=counters, traces=SimpleNamespace(dropped=0)),
         port=SimpleNamespace(take_demand=dict),
         busy=0,
@@ -715,19 +719,11 @@ def _told_by_a_gateway() -> Any:
     )
     budget = ByteBudget(ByteBudgetConfig())
     server: Any = SimpleNamespace(counters={"slow_reader": 0}, open=0, newcomers=(), budget=budget)
-    acceptor: Any = SimpleNamespace(_acceptor=SimpleNamespace(failed=0, given_up=0))
-    process: Any = SimpleNamespace(
-        _counters_at=0,
-        _link=SimpleNamespace(send=frames.append, refused=0),
-        _silence=ControlSilence(ControlSilenceConfig(), 0),
-        _shortages=Shortages(),
-        _descriptors=0,
-        _handshake_counters=lambda: GatewayProcess._handshake_counters(acceptor),  # noqa: SLF001
-        _look_for_shortages=lambda *_: {},
-        _note_key_uses=lambda _driver: None,
-        _take_key_uses=list,
-    )
-    GatewayProcess._tell_stats(process, driver, server, 1)  # noqa: SLF001 - the names are there
+    link: Any = SimpleNamespace(send=frames.append, refused=0, connected=True)
+    acceptor: Any = SimpleNamespace(failed=0, given_up=0)
+    port: Any = SimpleNamespace(counters=lambda: handshake_counters(acceptor))
+    report = ControlReport(link, ControlSilence(ControlSilenceConfig(), 0), Shortages(), 0)
+    report.tell_stats(driver, server, port, {}, 1)
     return frames[0]
 
 

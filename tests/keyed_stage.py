@@ -8,7 +8,7 @@ from time import monotonic_ns
 import orjson
 
 from holdfast.core.request.idempotency.key_policy import IdempotencyConfig
-from holdfast.gateway.request.keyed_requests import KeyedRequests
+from holdfast.gateway.request.idempotency.keyed_requests import KeyedRequests
 from holdfast.testing.standin import Options
 
 SLOW = Options(ttft_ms=150.0, tpot_ms=10.0, tokens=20)

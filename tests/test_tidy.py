@@ -62,7 +62,14 @@ PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("diagnose",),
         ("view",),
     ),
-    "gateway": (("http",), ("api",), ("telemetry",), ("request",), ("process",)),
+    "gateway": (
+        ("http",),
+        ("api",),
+        ("telemetry",),
+        ("request",),
+        ("control_report",),
+        ("process",),
+    ),
     "control": (
         ("http_client", "fetch", "detached_call", "lookup_errors"),
         ("access",),

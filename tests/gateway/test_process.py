@@ -240,7 +240,7 @@ def test_every_connection_and_stream_takes_the_path_it_is_given(play, hot_path):
             assert type(gateway._server.turn) is hot_path.loop_turn
             assert type(gateway._server.protocol()._intake) is hot_path.request_parser
             assert gateway._driver.settings.event_splitter is hot_path.event_splitter
-            for target in gateway._targets.values():
+            for target in gateway._targets.targets.values():
                 assert target.upstream._turn is gateway._server.turn
                 for connection in target.upstream._idle:
                     assert type(connection) is hot_path.upstream_connection
@@ -668,7 +668,7 @@ def test_the_engine_s_credential_is_sent_to_the_engine_and_never_to_a_detour(pla
             assert at_detour
             assert not any(b"planted" in head or b"authorization" in head for head in at_detour)
             stage.send(DetoursFrame({}))
-            await stage.until(lambda: not stage.gateway._detours)
+            await stage.until(lambda: not stage.gateway._targets.detours)
             await stage.chat()
             assert at_engine
             assert all(b"authorization: bearer planted" in head for head in at_engine)
@@ -686,11 +686,11 @@ def test_a_detour_leads_a_replicas_requests_elsewhere_until_it_is_taken_back(pla
             assert (await stage.chat())[0] == 200
             assert (elsewhere.stats()["finished"], real.stats()["finished"]) == (1, 0)
             stage.send(DetoursFrame({}))
-            await stage.until(lambda: not stage.gateway._detours)
+            await stage.until(lambda: not stage.gateway._targets.detours)
             assert (await stage.chat())[0] == 200
             assert (elsewhere.stats()["finished"], real.stats()["finished"]) == (1, 1)
             stage.send(DetoursFrame({"m-1": elsewhere.url, "stranger": elsewhere.url}))
-            await stage.until(lambda: stage.gateway._detours)
+            await stage.until(lambda: stage.gateway._targets.detours)
             stage.send(stage.config(2, model={"revision": "1"}))
             await stage.heard(EpochFrame, 2)
             assert (await stage.chat())[0] == 200

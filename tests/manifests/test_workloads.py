@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from holdfast.cli import main
 from holdfast.config.files import load
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.deploy.discovery import discovered
+from holdfast.control.deploy.discovered_replica import discovered
 from holdfast.core.health.drain import DrainConfig
 from holdfast.core.health.health import HealthConfig
 from holdfast.core.view.layers import Reading

@@ -52,6 +52,21 @@ class ControlAddress:
         return self.path or f"{self.host}:{self.port}"
 
 
+@dataclass(slots=True, frozen=True)
+class GatewayMember:
+    """A gateway's place in a fleet: the name of the control beside it, and other controls."""
+
+    name: str = ""  # of the control beside it; empty: there is one control
+    controls: tuple[ControlAddress, ...] = ()  # on other machines
+
+    def gateway_id(self, index: int) -> str:
+        """Return the id of the gateway process with this index, unique in the fleet.
+
+        Such as ``gateway-0``, with the control's name before it where there are several.
+        """
+        return f"{self.name}/gateway-{index}" if self.name else f"gateway-{index}"
+
+
 class Link(asyncio.Protocol):
     """Keeps the connection to one control and opens it again whenever it breaks."""
 
@@ -182,4 +197,4 @@ class ControlLinks:
         self._hear(frame)
 
 
-__all__ = ["ControlAddress", "ControlLinks", "Link"]
+__all__ = ["ControlAddress", "ControlLinks", "GatewayMember", "Link"]

@@ -14,36 +14,30 @@ import asyncio
 import gc
 import os
 import socket
-import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from random import Random
 from secrets import token_hex
-from time import monotonic_ns, time
-from typing import Final, Protocol
+from time import monotonic_ns
+from typing import Final
 
-import msgspec
 import structlog
 from pydantic import ValidationError
 
-from holdfast.acceptor import Acceptor
 from holdfast.config.certificates import PortCertificate
 from holdfast.config.fleet_file import FleetFile
-from holdfast.config.gateway import IdempotencySection, KeyStoreSection
 from holdfast.core.health.control_silence import ControlSilence, ControlSilenceConfig
-from holdfast.core.intake.descriptors import OwnResource, descriptors_needed
+from holdfast.core.intake.descriptors import OwnResource
 from holdfast.core.intake.shortages import Shortages
 from holdfast.core.messages import FleetView, Leased
-from holdfast.core.types import SECOND, ConfigError, seconds
+from holdfast.core.types import SECOND, ConfigError
 from holdfast.frames import (
     BlockFrame,
     ConfigFrame,
     DetoursFrame,
     DrainFrame,
     EpochFrame,
-    ExplainAnswer,
     ExplainAsk,
     Frame,
     FrameError,
@@ -51,67 +45,34 @@ from holdfast.frames import (
     Hello,
     LeaseFrame,
     LoadFrame,
-    MetricsAnswer,
     MetricsAsk,
     MoveFrame,
-    StatsFrame,
-    TracesFrame,
     ViewFrame,
     Welcome,
     frame_to_loads,
     frame_to_view,
-    seen_to_frame,
 )
 from holdfast.frames.batch_load import BATCH_SOCKET_FILE, LOAD_SOCKET_FILE, RUNNER_SECRET_FILE
-from holdfast.frames.control_links import ControlAddress, ControlLinks
+from holdfast.frames.control_links import ControlAddress, ControlLinks, GatewayMember
+from holdfast.gateway.control_report import ControlReport
+from holdfast.gateway.http.client_port import ClientPort
 from holdfast.gateway.http.hot_path import FAST, PLAIN, HotPath
-from holdfast.gateway.http.loop_turn import LoopTurn
 from holdfast.gateway.http.server import Server
 from holdfast.gateway.request.batch_relay import BatchRelay
-from holdfast.gateway.request.engine_secrets import EngineSecrets
-from holdfast.gateway.request.key_thread import NoKeys
-from holdfast.gateway.request.keyed_requests import KeyedRequests
+from holdfast.gateway.request.idempotency.key_settings import KeySettings, OpenKeyStore
 from holdfast.gateway.request.request_driver import RequestDriver
-from holdfast.gateway.request.settings import settings_of, targets_of
-from holdfast.gateway.request.targets import Target
+from holdfast.gateway.request.settings import settings_of
+from holdfast.gateway.request.target_table import TargetTable
 from holdfast.gateway.telemetry.batch_loads import BatchLoads
-from holdfast.ports import KeyStore
 
 _TICK_S: Final = 0.01  # the grain of every timer of the flow
 _SWEEP: Final = SECOND // 10
 _STATS: Final = SECOND // 10  # shares and trials are lent anew as often
-_COUNTERS: Final = SECOND
 _CONTROL_WAIT_S: Final = 1.0  # then the state on disk must do
 _HEAP_KEPT: Final = 32 << 20  # bytes free at the end of the heap; beyond, they are given back
-_BACKLOG: Final = 4_096
 _SHORTAGE_LOGGED: Final = 10 * SECOND  # so often at most, while it lasts
 
 _log = structlog.get_logger("holdfast.gateway")
-
-
-OpenKeyStore = Callable[[KeyStoreSection], KeyStore]  # makes the store of idempotency keys
-
-
-class Listening(Protocol):
-    """What accepts clients, the event loop's server or an ``Acceptor``; for draining."""
-
-    def close(self) -> None:
-        """Accept no more clients; open connections are not touched."""
-
-
-@dataclass(slots=True, frozen=True)
-class GatewayMember:
-    """A gateway's place in a fleet: the name of the control beside it, and other controls."""
-
-    name: str = ""  # of the control beside it; empty: there is one control
-    controls: tuple[ControlAddress, ...] = ()  # on other machines
-
-    def gateway_id(self, index: int) -> str:
-        """Return the id of the gateway process with this index, unique in the fleet.
-
-        Such as ``gateway-0``, with the control's name before it where there are several.
-        """
-        return f"{self.name}/gateway-{index}" if self.name else f"gateway-{index}"
 
 
 class Streams:
@@ -144,8 +105,7 @@ class GatewayProcess:
         key_store: OpenKeyStore | None = None,
         member: GatewayMember = GatewayMember(),  # noqa: B008 frozen
     ) -> None:
-        self._key_store = key_store
-        self._keys_of: IdempotencySection | None = None  # the config that keys are served by
+        self._keys = KeySettings(key_store)
         self._hot_path = hot_path
         self._descriptors = descriptors  # the limit on open files; 0: not known
         self._shortages = Shortages()
@@ -168,18 +128,13 @@ class GatewayProcess:
         self._stop = asyncio.Event()
         self._driver: RequestDriver | None = None
         self._server: Server | None = None
-        self._targets: dict[str, Target] = {}
-        self._turn: LoopTurn | None = None  # what all connections share
-        self._detours: dict[str, str] = {}
-        self._engine_secrets = EngineSecrets()
-        self._sweep_at = self._stats_at = self._counters_at = 0
+        self._port: ClientPort | None = None
+        self._targets = TargetTable(hot_path, self._shortages)
+        self._sweep_at = self._stats_at = 0
         self._ticking: asyncio.TimerHandle | None = None
-        self._acceptor: Acceptor | None = None
-        self._certificate: PortCertificate | None = None
         self._batch_loads: BatchLoads | None = None  # where a batch process runs beside us
         self._runner_secret = _read_secret(state_path.parent / RUNNER_SECRET_FILE)
-        # When each key of the config let somebody in last, of what control has not heard yet.
-        self._key_uses: dict[tuple[str, str], int] = {}
+        self._report = ControlReport(self._link, self._silence, self._shortages, descriptors)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -201,17 +156,16 @@ class GatewayProcess:
             if self._stop.is_set():
                 return
             file, driver, server = self._build(loop)
-            section = file.gateway.tls
-            if section is not None:
-                self._certificate = PortCertificate(section.certificate, section.key)
-            tls = None if self._certificate is None else self._certificate.context
+            tls = file.gateway.tls
+            certificate = None if tls is None else PortCertificate(tls.certificate, tls.key)
+            self._port = port = ClientPort(self.gateway_id, listener, certificate)
             self._tick()
             _settle_memory()
-            listening = await self._listen(loop, server, listener, tls)
+            await port.open(server, self._descriptors)
             accepting()
             _log.info("serving", gateway=self.gateway_id, pid=os.getpid(), epoch=self._epoch)
             await self._stop.wait()
-            await self._drain(listening, driver, server)
+            await self._drain(port, driver, server)
         finally:
             if self._ticking is not None:
                 self._ticking.cancel()
@@ -219,8 +173,7 @@ class GatewayProcess:
             self._link.close()
             if self._batch_loads is not None:
                 self._batch_loads.close()
-            for target in self._targets.values():
-                target.upstream.close()
+            self._targets.close()
             if self._driver is not None and not self._driver.close_keys():
                 _log.warning("idempotency keys not written to the end", gateway=self.gateway_id)
 
@@ -258,11 +211,10 @@ class GatewayProcess:
         hot_path = self._hot_path
         if hot_path is PLAIN:
             _log.warning("fast paths are off: requests cost more CPU", gateway=self.gateway_id)
-        self._turn = turn = hot_path.loop_turn(loop)
-        self._targets = self._targets_of(file, loop)
+        self._targets.turn = turn = hot_path.loop_turn(loop)
         driver = RequestDriver(
             settings_of(file, hot_path, self._runner_secret),
-            self._targets,
+            self._targets.follow(file),
             name=f"req_{token_hex(4)}",
             loop=loop,
             now_ns=monotonic_ns,
@@ -294,77 +246,14 @@ class GatewayProcess:
         if self._view is not None:
             driver.view(self._view)
         self._lease_again(driver)
-        self._follow_keys(file, driver, starting=True)
+        self._keys.follow(file.gateway.idempotency, driver, starting=True)
         return file, driver, server
-
-    def _follow_keys(self, file: FleetFile, driver: RequestDriver, *, starting: bool) -> None:
-        """Serve idempotency keys as the config says; unchanged, what is held stays.
-
-        A store that cannot be made is a reason to refuse a new config, and none not to start:
-        requests without a key need none.
-        """
-        section = file.gateway.idempotency
-        if section == self._keys_of:
-            return
-        if not section.enabled or self._key_store is None:
-            self._keys_of = section
-            driver.use_keys(None)
-            return
-        store: KeyStore
-        try:
-            store = self._key_store(section.store)
-        except ConfigError as error:
-            if not starting:
-                raise
-            _log.error("no store: requests with an idempotency key get 503", reason=str(error))
-            store = NoKeys(str(error))
-        self._keys_of = section
-        loop = asyncio.get_running_loop()
-        counters = driver.observer.counters
-        driver.use_keys(
-            KeyedRequests(section.policy, store, counters, loop=loop, now_ns=monotonic_ns)
-        )
-
-    async def _listen(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        server: Server,
-        listener: socket.socket,
-        tls: ssl.SSLContext | None,
-    ) -> Listening:
-        """Accept clients; one by one where handshakes or descriptors have to be counted."""
-        if tls is None and not server.scarce:
-            return await loop.create_server(server.protocol, sock=listener, backlog=_BACKLOG)
-        if server.scarce:
-            wanted = server.config.connections_max
-            _log.warning(
-                "few descriptors",
-                gateway=self.gateway_id,
-                limit=self._descriptors,
-                connections=server.connections_max,
-                wanted=wanted,
-                fix=f"raise the limit on open files to {descriptors_needed(wanted)}",
-            )
-        self._acceptor = Acceptor(
-            listener,
-            server.protocol,
-            loop,
-            tls=tls,
-            handshake_s=server.config.handshake_s,
-            handshakes_max=server.config.handshakes_max,
-            backlog=_BACKLOG,
-            spare=server.has_place,
-            relieve=server.make_place,
-            on_shortage=self._shortages.saw,
-        )
-        return self._acceptor
 
     def _look_for_shortages(self, server: Server, now: int) -> dict[OwnResource, int]:
         """What this process lacked since the last look; frees what it can do without."""
         missing = self._shortages.take_new()
         if missing:
-            for target in self._targets.values():
-                target.upstream.trim()
+            self._targets.trim()
             server.make_place()
             if now - self._shortage_logged >= _SHORTAGE_LOGGED:
                 self._shortage_logged = now
@@ -390,30 +279,22 @@ class GatewayProcess:
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP
             server.sweep(now)
-            for target in self._targets.values():
-                target.upstream.sweep(now)
+            self._targets.sweep(now)
         if now >= self._stats_at:
             self._stats_at = now + _STATS
             self._note_control_silence(driver, now)
-            if self._certificate is not None:
-                self._look_at_certificate(self._certificate)
-            if self._engine_secrets.changed(now):
-                self._read_engine_secrets(driver)
-            self._tell_stats(driver, server, now)
-            self._tell_evidence(driver)
+            if self._port is not None:
+                self._port.look_at_certificate()
+            if self._targets.secrets_changed(now):
+                self._retarget(driver)
+                _log.info("tokens and certificates of engines read again", gateway=self.gateway_id)
+            missing = self._look_for_shortages(server, now)
+            self._report.tell_stats(driver, server, self._port, missing, now)
+            self._report.tell_evidence(driver)
             if self._batch_loads is not None:
                 self._batch_loads.send(driver.port.flows, now)
 
-    def _look_at_certificate(self, certificate: PortCertificate) -> None:
-        """Use a renewed certificate for new connections, and log it."""
-        before = certificate.problem
-        if certificate.refresh():
-            _log.info("certificate renewed", gateway=self.gateway_id)
-        elif certificate.problem and certificate.problem != before:
-            fix = "write gateway.tls.certificate and its key so that they fit each other"
-            _log.warning("certificate not renewed", why=certificate.problem, fix=fix)
-
-    async def _drain(self, listening: Listening, driver: RequestDriver, server: Server) -> None:
+    async def _drain(self, port: ClientPort, driver: RequestDriver, server: Server) -> None:
         """Leave without breaking anything that was begun."""
         assert self._file is not None, "it is serving"
         draining = self._file.gateway.draining
@@ -422,7 +303,7 @@ class GatewayProcess:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + draining.deadline_s
         await asyncio.sleep(draining.grace_s)
-        listening.close()
+        port.close()
         server.drain()
         while (driver.busy or server.open) and loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_TICK_S)  # an event would cost every request a check
@@ -477,42 +358,18 @@ class GatewayProcess:
             if driver is not None:
                 driver.observer.deadly.block(frame.fingerprints, monotonic_ns())
         elif isinstance(frame, DetoursFrame):
-            self._detour(frame.detours, driver)
+            if self._targets.detour(frame.detours) and driver is not None:
+                self._retarget(driver)
         elif isinstance(frame, LeaseFrame):
             self._lease = frame
             self._lease_again(driver)
         elif driver is not None:
             self._hear_serving(frame, driver)
 
-    def _detour(self, detours: dict[str, str], driver: RequestDriver | None) -> None:
-        """Reach some replicas elsewhere from now on; what runs stays on the connection it has."""
-        if detours == self._detours:
-            return
-        self._detours = detours
-        if driver is not None and self._file is not None:
-            self._targets = self._targets_of(self._file, asyncio.get_running_loop())
-            driver.reconfigure(driver.settings, self._targets)
-
-    def _read_engine_secrets(self, driver: RequestDriver) -> None:
-        """Use renewed tokens and certificates towards engines; what runs keeps its connection."""
+    def _retarget(self, driver: RequestDriver) -> None:
+        """Reach replicas as detours and secrets say now; what runs stays on its connection."""
         assert self._file is not None, "it is serving"
-        self._targets = self._targets_of(self._file, asyncio.get_running_loop())
-        driver.reconfigure(driver.settings, self._targets)
-        _log.info("tokens and certificates of engines read again", gateway=self.gateway_id)
-
-    def _targets_of(self, file: FleetFile, loop: asyncio.AbstractEventLoop) -> dict[str, Target]:
-        self._engine_secrets.follow(file, monotonic_ns())
-        known, detours = self._targets, self._detours
-        return targets_of(
-            file,
-            known,
-            loop,
-            monotonic_ns,
-            detours,
-            self._turn,
-            self._hot_path,
-            self._shortages,
-        )
+        driver.reconfigure(driver.settings, self._targets.follow(self._file))
 
     def _lease_again(self, driver: RequestDriver | None) -> None:
         """Tell the flow its part of what all gateways share.
@@ -537,13 +394,8 @@ class GatewayProcess:
                 driver.load(load)
         elif isinstance(frame, MoveFrame):
             driver.move(frame.model, frame.replica_id, stalled=frame.stalled)
-        elif isinstance(frame, ExplainAsk):
-            story = driver.observer.records.explain(str(frame.request_id))
-            told = b"" if story is None else msgspec.json.encode(story)
-            self._link.send(ExplainAnswer(frame.ask_id, story is not None, told))
-        elif isinstance(frame, MetricsAsk):
-            told = msgspec.json.encode(driver.observer.counters.read())
-            self._link.send(MetricsAnswer(frame.ask_id, told))
+        elif isinstance(frame, ExplainAsk | MetricsAsk):
+            self._report.answer(frame, driver)
 
     def _take_config(self, frame: ConfigFrame) -> None:
         """Follow a new epoch, or refuse it and keep the old one."""
@@ -553,11 +405,10 @@ class GatewayProcess:
         try:
             file = FleetFile.from_json(frame.config)
             if self._driver is not None and self._server is not None:
-                self._note_key_uses(self._driver)
+                self._report.note_key_uses(self._driver)
                 settings = settings_of(file, self._hot_path, self._runner_secret)
-                self._follow_keys(file, self._driver, starting=False)
-                self._targets = self._targets_of(file, asyncio.get_running_loop())
-                self._driver.reconfigure(settings, self._targets)
+                self._keys.follow(file.gateway.idempotency, self._driver, starting=False)
+                self._driver.reconfigure(settings, self._targets.follow(file))
                 self._lease_again(self._driver)
                 self._server.reconfigure(file.gateway.http, _origins(file))
             else:
@@ -571,94 +422,6 @@ class GatewayProcess:
         self._silence.expect(file.fleet.heartbeat_s)
         self._link.send(EpochFrame(frame.epoch, accepted=True, reason=""))
         self._configured.set()
-
-    def _tell_evidence(self, driver: RequestDriver) -> None:
-        """What concerns no tally; while control is away, the latest of it is kept."""
-        if self._link.connected:
-            dead, compared = driver.observer.deadly.take(), driver.comparisons.take()
-            if dead or compared:
-                now = monotonic_ns()
-                ago_s = [round(seconds(now - at), 3) for *_, at in dead]
-                died = [(replica_id, name) for replica_id, name, _ in dead]
-                self._link.send(seen_to_frame((), 0, died, compared, ago_s))
-            if driver.observer.traces is not None and (traces := driver.observer.traces.take()):
-                self._link.send(TracesFrame(traces))
-
-    def _note_key_uses(self, driver: RequestDriver) -> None:
-        """Stamp the keys that were used since the last look; to the second is enough."""
-        at = int(time())
-        for tenant, key in driver.settings.tenants.take_used():
-            self._key_uses[tenant, key] = at
-
-    def _take_key_uses(self) -> list[tuple[str, str, int]]:
-        """What control has not heard yet; kept while it is away."""
-        if not self._link.connected:
-            return []
-        uses, self._key_uses = self._key_uses, {}
-        return [(tenant, key, at) for (tenant, key), at in uses.items()]
-
-    def _handshake_counters(self) -> dict[str, int | float]:
-        """TLS handshakes that were not completed, by how they ended."""
-        acceptor = self._acceptor
-        if acceptor is None:
-            return {}
-        return {
-            'handshakes_failed_total{reason="failed"}': acceptor.failed,
-            'handshakes_failed_total{reason="evicted"}': acceptor.given_up,
-        }
-
-    def _tell_stats(self, driver: RequestDriver, server: Server, now: int) -> None:
-        counters: dict[str, int | float] = {}
-        due = now >= self._counters_at
-        if due:
-            self._counters_at = now + _COUNTERS
-            counters = driver.observer.counters.read()
-            counters["control_silences_total"] = self._silence.silences
-            counters["control_frames_refused_total"] = self._link.refused
-            counters["control_silent_seconds_total"] = round(seconds(self._silence.total), 3)
-            for name, count in server.counters.items():
-                counters[f'connection_refusals_total{{reason="{name}"}}'] = count
-            for resource, count in self._shortages.counts.items():
-                counters[f'shortages_total{{resource="{resource}"}}'] = count
-            counters |= self._handshake_counters()
-            if driver.keyed is not None:
-                counters["idempotency_store_failures_total"] = driver.keyed.thread.failures
-            for name, count in driver.settings.virtual.hook_errors.items():
-                counters[f'hook_errors_total{{hook="{name}"}}'] = count
-            self._note_key_uses(driver)
-            if driver.observer.traces is not None:
-                counters["traces_dropped_total"] = driver.observer.traces.dropped
-        wanted, trying = driver.trials(now)
-        demand = driver.port.take_demand()
-        moved = driver.look_at_demand(now, due=due)
-        missing = self._look_for_shortages(server, now)
-        if not (moved or wanted or trying or demand or missing):
-            return
-        ready, reason = driver.readiness.ready()
-        gauges: dict[str, int | float] = {
-            "requests_in_flight": driver.busy,
-            "connections_open": server.open,
-            "connections_new": len(server.newcomers),
-            "held_bytes": server.budget.held,
-            "receiving_bytes": server.budget.received,
-            **driver.demand.gauges,
-        }
-        if driver.keyed is not None:
-            gauges |= driver.keyed.gauges()
-        frame = StatsFrame(
-            counters,
-            gauges,
-            ready,
-            "" if ready else reason,
-            demand,
-            wanted,
-            trying,
-            {str(resource): count for resource, count in missing.items()},
-            self._descriptors,
-            driver.flow.running(),
-            self._take_key_uses() if due else [],
-        )
-        self._link.send(frame)
 
 
 def _origins(file: FleetFile) -> tuple[str, ...]:

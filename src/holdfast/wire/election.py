@@ -29,8 +29,7 @@ from holdfast.control.process import LeadingControl
 from holdfast.core.health.leadership import Leadership, LeadershipRole
 from holdfast.core.types import ConfigError
 from holdfast.frames import ConfigFrame, Frame, Hello, ViewFrame
-from holdfast.frames.control_links import ControlAddress, ControlLinks
-from holdfast.gateway.process import GatewayMember
+from holdfast.frames.control_links import ControlAddress, ControlLinks, GatewayMember
 from holdfast.ports import LeadershipStore, LeadershipStoreError
 
 _LOOK_S: Final = 0.1

@@ -294,8 +294,9 @@ async def _gateway(
     path: Path | None,
 ) -> None:
     # Control does without.
+    from holdfast.frames.control_links import GatewayMember  # noqa: PLC0415
     from holdfast.gateway.http.hot_path import FAST, PLAIN  # noqa: PLC0415
-    from holdfast.gateway.process import GatewayMember, GatewayProcess  # noqa: PLC0415
+    from holdfast.gateway.process import GatewayProcess  # noqa: PLC0415
 
     member = GatewayMember()
     if path is not None:

@@ -7,138 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from discovery_stage import PORTS, Stage, fleet_file, labelled, placed, reading
 from fakekube import FakeKube, node, pod
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy import discovery as module
-from holdfast.control.deploy.discovery import Discovery, discovered
+from holdfast.control.deploy.discovered_replica import discovered
 from holdfast.control.fleet.loop import TICK, FleetLoop
 from holdfast.control.gateways.previous_state import without_placed_endpoints
 from holdfast.core.health.own_lateness import LoopWatch
 from holdfast.core.messages import DrainAsked, UndrainAsked
 from holdfast.core.types import State
-from holdfast.core.view.layers import Host, Placed, Reading
+from holdfast.core.view.layers import Host, Placed
 from holdfast.frames import ConfigFrame
 from holdfast.sources.kubernetes import KubernetesConfig, KubernetesSource
 from holdfast.testing.standin.faults import fault
-
-QUICK = {
-    "health": {"canary_s": 0.2, "canary_suspect_s": 0.1, "canary_warming_s": 0.05},
-    "drain": {"deadline_s": 0.2, "move_s": 0.2, "hear_s": 0.05},
-}
-
-
-def fleet_file(*models, **discover):
-    discover = {"source": "kube", **discover}
-    found = {"name": "m", "engine": "vllm", "discover": discover}
-    listed = {"name": "listed", "engine": "vllm", "endpoints": ["http://127.0.0.1:9"]}
-    sources = [{"type": "kubernetes", "name": "kube"}]
-    said = {"models": [found, *models, listed], "fleet": QUICK, "sources": sources}
-    return FleetFile.model_validate(said)
-
-
-def placed(name, *, state="running", ip="10.1.0.1", model="m", uid=None, space="default", **more):
-    more.setdefault("created_at", 1.0)
-    return Placed(f"{space}/{name}", model, state, "n1", address=ip, uid=uid or name, **more)
-
-
-HOSTS = (Host("n1", zone="z1"),)
-
-
-def reading(*pods, hosts=HOSTS, source="kube"):
-    return Reading(source, "kubernetes", 1.0, hosts=hosts, placed=pods)
-
-
-def found_in(reading_, **discover):
-    file = fleet_file(**discover)
-    return discovered(reading_, file.models)["m"]
-
-
-class Stage:
-    """What control is to discovery, without a fleet: ears, and the file it would send on."""
-
-    def __init__(self, store, file, sources=()):
-        self.file = file
-        self.told = []
-        self.notices = []
-        self.configs = []
-        self.discovery = Discovery(lambda: sources, store, self)
-        self.discovery.follow(file)
-
-    def tell(self, *events):
-        self.told.append(("tell", *events))
-
-    def note(self, notice):
-        self.notices.append(notice)
-
-    def placed(self):
-        file = self.file.with_endpoints(self.discovery.endpoints())
-        self.configs.append(file)
-        self.told.append(("placed", *(one.replica.id for one in file.models[0].deployed())))
-
-    def said(self, what):
-        return [notice for notice in self.notices if notice.what == what]
-
-
-# --- readings -------------------------------------------------------------------------------------
-
-
-def test_running_pods_of_the_model_are_its_replicas_in_their_zones():
-    (one,) = found_in(reading(placed("a"), placed("b", model="other")))
-    assert (one.pod, one.url, one.zone, one.host) == (
-        "default/a",
-        "http://10.1.0.1:8000",
-        "z1",
-        "n1",
-    )
-
-
-@pytest.mark.parametrize(
-    ("one", "count"),
-    [
-        (placed("a", state="pending"), 0),
-        (placed("a", state="stopped"), 0),
-        (placed("a", ip=""), 0),
-        (placed("a", state="stopping"), 1),
-        (placed("a", space="other"), 1),
-    ],
-)
-def test_who_can_be_reached_and_is_not_over_counts(one, count):
-    assert len(found_in(reading(one))) == count
-
-
-def test_rules_choose_by_labels_namespace_port_and_scheme():
-    labelled = placed("a", model="", labels=(("app", "llama"),))
-    other = placed("b", model="", ip="10.1.0.2", labels=(("app", "qwen"),))
-    seen = reading(labelled, other)
-    (one,) = found_in(seen, selector="app=llama", port=443, scheme="https")
-    assert one.url == "https://10.1.0.1"
-    (one,) = found_in(seen, selector="app in (qwen)", port=80)
-    assert one.url == "http://10.1.0.2"
-    assert found_in(seen, selector="app", namespace="other") == []
-    assert found_in(reading(placed("a", ip="fd00::1")))[0].url == "http://[fd00::1]:8000"
-
-
-PORTS = (("metrics", 9400), ("http", 8001), ("", 8002))
-
-
-@pytest.mark.parametrize(
-    ("one", "rule", "port"),
-    [
-        (placed("a", ports=PORTS), {}, 8000),  # what it declares is not what it listens on
-        (placed("a", ports=PORTS), {"port": "http"}, 8001),
-        (placed("a", ports=PORTS, port_said="9001"), {"port": "http"}, 9001),
-        (placed("a", ports=PORTS, port_said="metrics"), {"port": 8000}, 9400),
-        (placed("a", port_said="7000"), {"port": "http"}, 7000),
-    ],
-)
-def test_a_port_is_a_number_or_a_name_and_the_pod_has_the_last_word(one, rule, port):
-    (found,) = found_in(reading(one), **rule)
-    assert (found.url, found.problem) == (f"http://10.1.0.1:{port}", "")
-
-
-def test_a_named_port_that_is_the_scheme_s_own_is_left_out_of_the_url():
-    (found,) = found_in(reading(placed("a", ports=(("https", 443),))), port="https", scheme="https")
-    assert found.url == "https://10.1.0.1"
 
 
 @pytest.mark.parametrize(
@@ -171,20 +53,6 @@ def test_a_replica_whose_pod_is_edited_to_a_port_that_is_none_serves_on_where_it
     assert "'web'" in stage.said("left out")[0].reason
     stage.discovery.look(reading(replace(one, port_said="9001")))
     assert [one.url for one in stage.discovery.endpoints()["m"]] == ["http://10.1.0.1:9001"]
-
-
-def test_other_sources_say_nothing_of_it():
-    assert discovered(reading(placed("a"), source="aws"), fleet_file().models) == {}
-
-
-def test_of_two_at_one_address_the_one_that_stays_is_taken():
-    old, new = placed("old", created_at=1.0), placed("new", created_at=2.0)
-    assert [one.pod for one in found_in(reading(old, new))] == ["default/new"]
-    leaving = placed("new", created_at=2.0, state="stopping")
-    assert [one.pod for one in found_in(reading(leaving, old))] == ["default/old"]
-
-
-# --- what becomes of them -------------------------------------------------------------------------
 
 
 def test_a_pod_comes_leaves_and_goes(store):
@@ -307,38 +175,12 @@ def test_a_task_of_two_models_is_two_replicas(store):
     assert stage.discovery.ids() == {"0f1e", "n.0f1e"}
 
 
-def labelled(name, **labels):
-    named = {key.replace("_", "-"): value for key, value in labels.items()}
-    return placed(name, labels=tuple(sorted(named.items())))
-
-
 def test_a_pod_s_revision_is_its_template_s_so_that_other_weights_are_not_judged_by_the_old(store):
     stage = Stage(store, fleet_file())
     old, new = labelled("a", pod_template_hash="aa"), labelled("b", pod_template_hash="bb")
     stage.discovery.look(reading(old, replace(new, address="10.1.0.2")))
     assert [one.revision for one in stage.discovery.endpoints()["m"]] == ["aa", "bb"]
     assert [one.replica.revision for one in stage.configs[-1].models[0].deployed()] == ["aa", "bb"]
-
-
-@pytest.mark.parametrize(
-    ("pod_", "rule", "revision"),
-    [
-        (labelled("a", pod_template_hash="aa"), {}, "aa"),
-        (
-            placed("a", labels=(("holdfast.dev/revision", "7"), ("pod-template-hash", "aa"))),
-            {},
-            "7",
-        ),
-        (placed("a", labels=(("app.kubernetes.io/version", "v2"),)), {}, "v2"),
-        (placed("a", image="vllm:1", digest="sha256:ab"), {}, "sha256:ab"),
-        (placed("a", image="vllm:1"), {}, "vllm:1"),
-        (placed("a"), {}, ""),
-        (labelled("a", pod_template_hash="aa", weights="w7"), {"revision_from": ["weights"]}, "w7"),
-        (labelled("a", pod_template_hash="aa"), {"revision_from": []}, ""),
-    ],
-)
-def test_the_first_name_of_the_rule_that_a_pod_has_is_its_revision(pod_, rule, revision):
-    assert found_in(reading(pod_), **rule)[0].revision == revision
 
 
 def test_a_label_that_is_edited_starts_no_revision_and_another_pod_does(store):
@@ -480,11 +322,6 @@ def test_a_zone_stays_when_its_host_is_gone_first(store):
     stage.discovery.look(reading(placed("a"), hosts=()))
     assert stage.discovery.endpoints()["m"][0].zone == "z1"
     assert len(stage.told) == 1
-
-
-def test_a_pod_that_names_its_zone_needs_no_host_for_it():
-    one = placed("a", labels=(("topology.kubernetes.io/zone", "z7"),))
-    assert found_in(reading(one, hosts=()))[0].zone == "z7"
 
 
 def test_a_changed_rule_holds_at_once(store):

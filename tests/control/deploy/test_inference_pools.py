@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from fakekube import FakeKube, node, pod
 from fakekube.custom import CUSTOM, NEW, pool
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.deploy.discovery import Discovery, discovered
+from holdfast.control.deploy.discovered_replica import discovered
+from holdfast.control.deploy.discovery import Discovery
 from holdfast.control.deploy.pool_notices import WHAT
 from holdfast.core.messages import DrainAsked
 from holdfast.core.view.layers import Host, Placed, Reading

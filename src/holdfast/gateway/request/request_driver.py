@@ -23,7 +23,7 @@ from holdfast.gateway.http.interfaces import Exchange
 from holdfast.gateway.request.batch_relay import BatchRelay, RelayedRequest
 from holdfast.gateway.request.comparisons import Comparisons
 from holdfast.gateway.request.flow_port import FlowPort, News
-from holdfast.gateway.request.keyed_requests import KeyedRequests
+from holdfast.gateway.request.idempotency.keyed_requests import KeyedRequests
 from holdfast.gateway.request.proxied_request import ProxiedRequest, RequestContext, refuse
 from holdfast.gateway.request.readiness import Readiness
 from holdfast.gateway.request.settings import Settings

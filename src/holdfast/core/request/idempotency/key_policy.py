@@ -22,7 +22,7 @@ retries would execute twice, and nobody would notice. New keys are refused inste
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from holdfast.core.request.idempotency.key_record import (
     KeyName,
@@ -128,6 +128,11 @@ class KeyChange:
 
     name: KeyName
     decide: Decide
+
+    @classmethod
+    def of_record(cls, name: KeyName, decide: Callable[[KeyRecord | None], KeyRuling]) -> Self:
+        """A change that depends on the record alone, and not on how much the store holds."""
+        return cls(name, lambda record, _: decide(record))
 
 
 @dataclass(slots=True, frozen=True)

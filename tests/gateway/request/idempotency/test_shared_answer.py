@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.core.request.idempotency.key_policy import IdempotencyConfig
 from holdfast.core.request.idempotency.key_record import KeyName
-from holdfast.gateway.request.recorded_answers import RecordedAnswers
-from holdfast.gateway.request.shared_answer import KeyedCaller, RecordedAnswer
+from holdfast.gateway.request.idempotency.recorded_answers import RecordedAnswers
+from holdfast.gateway.request.idempotency.shared_answer import KeyedCaller, RecordedAnswer
 
 NAME = KeyName("t", "d")
 

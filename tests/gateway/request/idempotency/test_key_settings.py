@@ -9,7 +9,7 @@ import structlog
 
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.types import ConfigError
-from holdfast.gateway.process import GatewayProcess
+from holdfast.gateway.request.idempotency.key_settings import KeySettings
 from holdfast.gateway.telemetry.counters import Counters
 from holdfast.ports import KeyStoreError
 from holdfast.testing.key_store import MemoryKeys
@@ -36,8 +36,8 @@ class Driver:
             assert keyed.close()
 
 
-def follow(process, file, driver, *, starting=True):
-    GatewayProcess._follow_keys(process, file, driver, starting=starting)
+def follow(keys, file, driver, *, starting=True):
+    keys.follow(file.gateway.idempotency, driver, starting=starting)
 
 
 def missing(section):
@@ -47,12 +47,12 @@ def missing(section):
 def test_keys_follow_the_config_and_an_unchanged_one_keeps_them():
     async def main():
         driver = Driver()
-        process = SimpleNamespace(_keys_of=None, _key_store=lambda _: MemoryKeys())
-        follow(process, fleet(), driver)
-        follow(process, fleet(enabled=True), driver)
-        follow(process, fleet(enabled=True), driver, starting=False)
-        follow(process, fleet(enabled=True, policy={"ttl_s": 60}), driver, starting=False)
-        follow(process, fleet(), driver, starting=False)
+        keys = KeySettings(lambda _: MemoryKeys())
+        follow(keys, fleet(), driver)
+        follow(keys, fleet(enabled=True), driver)
+        follow(keys, fleet(enabled=True), driver, starting=False)
+        follow(keys, fleet(enabled=True, policy={"ttl_s": 60}), driver, starting=False)
+        follow(keys, fleet(), driver, starting=False)
         off, on, changed, last = driver.used
         assert (off, last) == (None, None)
         assert (on.config.ttl_s, changed.config.ttl_s) == (86_400.0, 60.0)
@@ -64,12 +64,12 @@ def test_keys_follow_the_config_and_an_unchanged_one_keeps_them():
 def test_a_store_that_cannot_be_made_refuses_a_reload_and_not_a_start():
     async def main():
         driver = Driver()
-        process = SimpleNamespace(_keys_of=None, _key_store=missing)
+        keys = KeySettings(missing)
         with pytest.raises(ConfigError, match="not set"):
-            follow(process, fleet(enabled=True), driver, starting=False)
+            follow(keys, fleet(enabled=True), driver, starting=False)
         assert driver.used == []
         with structlog.testing.capture_logs() as logs:
-            follow(process, fleet(enabled=True), driver)
+            follow(keys, fleet(enabled=True), driver)
             (keyed,) = driver.used
             with pytest.raises(KeyStoreError, match="names X"):
                 keyed.thread._store.usage()

@@ -7,7 +7,7 @@ served to who waits for it and not kept.
 from holdfast.core.request.idempotency.key_policy import IdempotencyConfig, is_final
 from holdfast.core.request.idempotency.key_record import KeyName
 from holdfast.core.types import nanos
-from holdfast.gateway.request.shared_answer import RecordedAnswer
+from holdfast.gateway.request.idempotency.shared_answer import RecordedAnswer
 
 
 class RecordedAnswers:

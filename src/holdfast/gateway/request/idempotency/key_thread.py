@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NoReturn, Protocol
 
 import structlog
@@ -23,7 +24,7 @@ from holdfast.core.request.idempotency.key_policy import (
     KeyPolicy,
     KeyRuling,
 )
-from holdfast.core.request.idempotency.key_record import KeyName, KeyRecord, KeyUsage
+from holdfast.core.request.idempotency.key_record import KeyName
 from holdfast.ports import KeySight, KeyStore, KeyStoreError, WatchedKey
 
 BATCH_MAX: Final = 256  # changes of one transaction: others of the host wait for it
@@ -230,14 +231,11 @@ class KeyThread:
     def _sweep(self) -> bool:
         """Drop what has expired; whether there may be more."""
         now = time.time()
-
-        def expire(record: KeyRecord | None, _: KeyUsage) -> KeyRuling:
-            return self._policy.expire(record, now)
-
+        expire = partial(self._policy.expire, now=now)
         try:
             due = self._store.due(now, SWEEP_MAX)
             if due:
-                self._store.update([KeyChange(name, expire) for name in due])
+                self._store.update([KeyChange.of_record(name, expire) for name in due])
         except Exception as error:  # noqa: BLE001 as above
             return self._failed(error)
         return len(due) == SWEEP_MAX
