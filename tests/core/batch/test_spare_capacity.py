@@ -42,8 +42,10 @@ def test_it_fills_the_free_slots_except_a_reserve():
     assert model.items == 17  # three of twenty stay free for whoever comes
 
 
-@pytest.mark.parametrize(("replicas", "items"), [(0, 6), (1, 6), (2, 4), (3, 5), (8, 6)])
-def test_one_replica_of_several_stays_without_batch_work(replicas, items):
+@pytest.mark.parametrize(("replicas", "items"), [(0, 6), (1, 6), (2, 3), (3, 4), (8, 6)])
+def test_one_replica_of_several_stays_without_batch_work_and_the_others_keep_a_slot(
+    replicas, items
+):
     model = Model(slots=8, replicas=replicas)
     for _ in range(10):
         model.look()

@@ -14,7 +14,8 @@ The reserve is a share of what people leave, so that batch work gets the same pa
 night and at noon. How many people come in a moment varies by about the root of how many there are:
 a large fleet keeps at least that many slots free, a small one a tenth of its slots. The slots of
 one replica are left out altogether: items are packed onto the others (``routing.batch_pack``), so
-that in a fleet of two or three a person finds an engine that reads no item's prompt.
+that in a fleet of two or three a person finds an engine that reads no item's prompt, and, where
+that one is taken, a slot on another.
 
 What "late" means is learned: the p95 of first tokens while no batch item runs, in all the time that
 the process lives. That p95 is of the last minute, so after each step the ceiling waits until a good
@@ -164,8 +165,11 @@ class SpareCapacity:
             return BatchPace(min(items + 1, config.unknown_max), 0, "no limit is known")
         free = load.slots - load.running - self._reserve(load.slots, load.running - items)
         if load.replicas > 1:
-            others = load.slots - ceil(load.slots / load.replicas)
-            free = min(free, others - items)  # one replica stays without batch work
+            each = ceil(load.slots / load.replicas)
+            others = load.slots - each  # one replica stays without batch work
+            if each > config.reserve_min:
+                others -= config.reserve_min  # and there is room on the others
+            free = min(free, others - items)
         if free <= 0:
             return BatchPace(max(0, items + free), 0, "no spare slot")
         step = max(1, ceil(load.slots * config.growth_share))
