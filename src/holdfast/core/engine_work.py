@@ -10,15 +10,31 @@ An engine that reads a long prompt answers nobody for as long as that takes, can
 is well. That its page answers proves nothing: the page of an engine that hangs is served by another
 thread and shows the same figures for ever. Figures that move are proof.
 
+Two things tell an engine that reads a prompt from one that hangs:
+
+    its page shows steps and no tokens ──► busy, for as long as the page shows it
+    gateways wait for the first token of a long prompt, and
+        its page shows a cache that fills ──► busy, for as long as the page shows it
+        its page shows nothing of use ──► it may be busy, for a millisecond a token
+        its page shows that nothing moves, for half a minute ──► it is not
+
+Where no long prompt is waited for, only steps delay a verdict.
+
 Rejected: the counter of prompt tokens. vLLM, SGLang and llama.cpp count a prompt when it has been
-read to its end, which is when its first token comes and the question is settled anyway.
+read to its end, which is when its first token comes and the question is settled anyway. Rejected:
+more patience for every replica that has requests. Real hangs would then be found that much later.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from holdfast.core.types import MILLISECOND, SECOND
+
 _RISES_MIN: Final = 3  # fewer may be requests that come as others leave an engine that hangs
+_PER_TOKEN: Final = MILLISECOND  # 1,000 tokens/s: a tenth of what one current GPU reads
+_LONGEST: Final = 300 * SECOND  # whatever is waited for: a replica that hangs must be found
+_STILL_LOOKS: Final = 30  # a second apart; single steps of a prompt take a few seconds at most
 
 
 class EngineWork(StrEnum):
@@ -84,9 +100,51 @@ class WorkWatch:
         return rose
 
 
+_WORKS: Final = (EngineWork.TOKENS, EngineWork.STEPS, EngineWork.FILLING)
+
+
+class PromptReading:
+    """What is known of the long prompts that one replica reads: by gateways, and by its page."""
+
+    __slots__ = ("_still", "_unread_at", "_watch", "shown_at", "works")
+
+    def __init__(self) -> None:
+        self._unread_at: dict[str, int] = {}  # tokens, as each gateway last said
+        self._watch = WorkWatch()
+        self._still = 0  # readings in a row of a page on which nothing moves
+        self.shown_at = 0  # when its page last showed that it reads prompts
+        self.works = False  # the latest reading of its page showed work of any kind
+
+    def told(self, gateway: str, unread: int) -> None:
+        """Take a gateway's word on the long prompts whose first token it waits for there."""
+        if unread:
+            self._unread_at[gateway] = unread
+        else:
+            self._unread_at.pop(gateway, None)
+
+    def look(self, page: EnginePage, now: int) -> None:
+        """Take one reading of the replica's page."""
+        work = self._watch.look(page)
+        self.works = work in _WORKS
+        # At an engine that hangs, requests that come and go move its cache, too.
+        if work is EngineWork.STEPS or (work is EngineWork.FILLING and self._unread_at):
+            self.shown_at = now
+        if self.works or page.running == 0:  # an idle engine has nothing to show
+            self._still = 0
+        elif work is EngineWork.NOTHING:
+            self._still += 1
+
+    def explains(self, still: int) -> bool:
+        """Whether long prompts explain that no request there got anything for ``still`` ns."""
+        unread = sum(self._unread_at.values())
+        if not unread or self._still >= _STILL_LOOKS:
+            return False
+        return still < min(unread * _PER_TOKEN, _LONGEST)
+
+
 def _moved(before: int | None, after: int | None) -> bool:
     """Whether a counter moved; one that fell began anew, which takes work, too."""
     return before is not None and after is not None and before != after
 
 
-__all__ = ["EnginePage", "EngineWork", "WorkWatch"]
+__all__ = ["EnginePage", "EngineWork", "PromptReading", "WorkWatch"]

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from holdfast.core.canary import CanaryConfig, CanaryVerdict
-from holdfast.core.engine_work import EnginePage, EngineWork, WorkWatch
+from holdfast.core.engine_work import EnginePage, EngineWork, PromptReading, WorkWatch
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
@@ -224,6 +224,19 @@ def test_a_gateway_that_is_gone_excuses_nobody():
     assert member.may_read_prompts(story.now)
     member.users("g", Tally("m", "r1", 0, 0, 0, 0, 0), story.now)
     assert not member.may_read_prompts(story.now)
+
+
+def test_an_idle_hour_before_the_prompt_takes_nothing_from_its_excuse():
+    reading = PromptReading()
+    for second in range(3_600):
+        reading.look(EnginePage(0, 0.0, generated=5), second * SECOND)
+    reading.told("g", LONG)
+    for second in range(3_600, 3_625):
+        reading.look(EnginePage(1, 0.1, generated=5), second * SECOND)
+    assert reading.explains(25 * SECOND)
+    for second in range(3_625, 3_635):
+        reading.look(EnginePage(1, 0.1, generated=5), second * SECOND)
+    assert not reading.explains(35 * SECOND)
 
 
 # --- what a page shows ----------------------------------------------------------------------------

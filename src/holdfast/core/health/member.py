@@ -4,11 +4,11 @@ from collections import deque
 from typing import Final
 
 from holdfast.core.canary import CanaryConfig, CanaryVerdict
+from holdfast.core.engine_work import PromptReading
 from holdfast.core.health.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.health.drain import Drain
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.lifecycle import Signal
-from holdfast.core.health.prompt_reading import PromptReading
 from holdfast.core.messages import CanaryResult, Tally
 from holdfast.core.types import SECOND, Replica, State
 
