@@ -8,8 +8,8 @@ import pytest
 from deployment_stage import fleet_file, in_turn, live, play
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.deploy import launches
-from holdfast.control.deploy.deployments import EARLY_EXITS_MAX, HELD
-from holdfast.control.deploy.launched_replica import build_of
+from holdfast.control.deploy.deployments import HELD
+from holdfast.control.deploy.launched_replica import EARLY_EXITS_MAX, build_of
 from holdfast.core.deploy.autoscale import Demand
 from holdfast.core.messages import DrainAsked, Seen, Summary, Tally, UndrainAsked
 from holdfast.core.types import ConfigError, State, nanos

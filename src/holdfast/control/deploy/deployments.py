@@ -9,7 +9,6 @@ get the addresses of units as endpoints of the fleet file, like all other addres
 
 import time
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -17,32 +16,24 @@ import orjson
 import structlog
 
 from holdfast.config.fleet_file import EndpointSection, FleetFile, ModelSection
-from holdfast.config.launch import REPLICAS_MAX
 from holdfast.control.deploy.gpu_placements import heir_of
 from holdfast.control.deploy.gpu_request import gpu_request_of
 from holdfast.control.deploy.host_gpus import HostGpus
-from holdfast.control.deploy.launched_replica import (
-    UNIT,
-    LaunchedReplica,
-    build_of,
-    new_launched_replica,
-)
+from holdfast.control.deploy.launched_replica import UNIT, LaunchedReplica
 from holdfast.control.deploy.launches import Launches
 from holdfast.control.deploy.platform_waits import PlatformWaits
-from holdfast.core.deploy.autoscale import Autoscaler, Demand, Desired
+from holdfast.control.deploy.replica_counts import NOT_LAUNCHED, CountsPort, ReplicaCounts
+from holdfast.control.deploy.rollout_records import RolloutRecords, revision_of, wanted_build
+from holdfast.control.deploy.silence_notices import SilenceNotices, SilencePort
 from holdfast.core.deploy.gpu_placement import GpuPlacement
 from holdfast.core.deploy.launches import LaunchGate, LaunchGateConfig
-from holdfast.core.deploy.rollout import Add, DeploymentGoal, Finished, Halted, Has, Remove, Rollout
-from holdfast.core.diagnose.detect.silence import SERVING
-from holdfast.core.diagnose.facts import Fact, FellSilent, ReplicasWanted, RolloutSeen
-from holdfast.core.failure import Class
+from holdfast.core.deploy.rollout import Add, DeploymentGoal, Finished, Halted, Has, Remove
+from holdfast.core.diagnose.facts import Fact, ReplicasWanted, RolloutSeen
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.messages import DrainAsked, FleetEvent, Notice, Queued
-from holdfast.core.types import ConfigError, State, require, seconds
-from holdfast.launchers.weights import path_of
+from holdfast.core.types import ConfigError, State
 from holdfast.ports import GpuReader, Launcher, Order, Store
 
-EARLY_EXITS_MAX: Final = 3  # of a replica that was never ready: it will not be
 HELD: Final = "an operator wants it out of service"
 
 THIS_HOST: Final = "this host"  # the platform of launched replicas, in facts about them
@@ -52,26 +43,17 @@ _ENDED: Final = (State.STOPPED, State.DEAD)
 _log = structlog.get_logger("holdfast.control.deploy.deployments")
 
 
-class DeploymentsPort(Protocol):
-    """The methods of control that ``Deployments`` calls."""
+class DeploymentsPort(CountsPort, SilencePort, Protocol):
+    """The methods of control that ``Deployments`` and its parts call."""
 
     def tell(self, *events: FleetEvent) -> None:
         """Pass events to the fleet's state machine."""
-
-    def note(self, notice: Notice) -> None:
-        """Record a notice in the events that operators read."""
-
-    def saw(self, fact: Fact) -> None:
-        """Pass a fact to the investigation of failures."""
 
     def placed(self) -> None:
         """Signal that a replica was added or removed, or that the address of one changed."""
 
     def health(self, replica_id: str) -> ReplicaHealth | None:
         """The fleet's judgement of a replica; None: the fleet has no such replica."""
-
-    def demand(self, model: str, now: int) -> Demand:
-        """The present demand for a model, which the autoscaler decides by."""
 
 
 class Deployments:
@@ -91,16 +73,11 @@ class Deployments:
         self._store = store
         self._host = host
         self._models: dict[str, ModelSection] = {}
-        self._rollouts: dict[str, Rollout] = {}
-        self._scalers: dict[str, Autoscaler] = {}
-        self._desired: dict[str, Desired] = {}
-        self._scaled: dict[str, int] = {}  # how many were desired, as the store has it
-        self._asked: dict[str, tuple[int, int]] = {}  # by an operator: (count, the file's then)
-        self._numbers: dict[str, int] = {}
+        self._counts = ReplicaCounts(store, host)
         self._held: set[str] = set()  # drained by an operator, and not started here
-        self._silent: set[str] = set()  # of whom that was told
-        self._wished: dict[str, str] = {}  # the build that each model was last to be
+        self._silences = SilenceNotices(host)
         self.units: dict[str, LaunchedReplica] = {}
+        self._rollouts = RolloutRecords(store, self.units)
         self._waits = PlatformWaits()
         self._gate = LaunchGate(LaunchGateConfig())
         self.launches = Launches(launcher, self._gate, self.units, self, gpus or HostGpus({}))
@@ -118,13 +95,9 @@ class Deployments:
             except (TypeError, KeyError, ConfigError) as error:
                 _log.error("unit not understood", replica=replica_id, reason=type(error).__name__)
                 self._store.drop_replica(replica_id)
-        for key, value in self._store.settings().items():
-            if key.startswith("scale/"):
-                self._asked[key.removeprefix("scale/")] = (int(value["count"]), int(value["of"]))
-            elif key.startswith("scaled/"):
-                self._scaled[key.removeprefix("scaled/")] = int(value["count"])
-            elif key == "held":
-                self._held = set(value)
+        settings = self._store.settings()
+        self._counts.restore(settings)
+        self._held = set(settings.get("held", ()))
         for adopted in await self._launcher.adopt(self.launches):
             unit = self.units.get(adopted.order.replica_id) or self._remembered(adopted.order)
             if unit is None:  # nobody remembers what it is for
@@ -167,16 +140,11 @@ class Deployments:
         self._models = {model.name: model for model in file.models if model.launch is not None}
         for name, model in self._models.items():
             if name not in before or before[name].rollout != model.rollout:
-                self._rollouts[name] = self._rollout(name, model)
-            if model.scaling is None:
-                self._scalers.pop(name, None)
-                self._desired.pop(name, None)
-                self._scaled.pop(name, None)
-            elif name not in before or before[name].scaling != model.scaling:
-                self._scalers[name] = Autoscaler(model.scaling)
+                self._rollouts.begin(model)
+            self._counts.follow(model, before.get(name))
         for unit in self.units.values():
             section = self._models.get(unit.model)
-            if section is not None and unit.build == build_of(section, _version(section)):
+            if section is not None and unit.build == wanted_build(section):
                 unit.gpu_request = gpu_request_of(section)  # one of an earlier version has none
             if unit.model not in self._models and not unit.removing:
                 # The fleet forgets it with its model, so nobody drains it: no request comes any
@@ -189,29 +157,6 @@ class Deployments:
         if not self._held <= listed:
             self._held &= listed
             self._store.put_setting("held", sorted(self._held))
-
-    def _rollout(self, name: str, model: ModelSection) -> Rollout:
-        """Build a model's rollout from its stored state: a refused revision is not tried again."""
-        kept = self._store.settings().get(f"rollout/{name}") or {}
-        refused = kept.get("refused_revision")
-        told = (refused, kept.get("halted") or "") if refused else None
-        return Rollout(model.rollout, good=kept.get("good"), refused=told)
-
-    def _keep_rollout(self, name: str) -> None:
-        told = self._rollouts[name].snapshot()
-        kept = {key: told[key] for key in ("good", "refused_revision", "halted")}
-        kept["like"] = self._like_good(name)
-        self._store.put_setting(f"rollout/{name}", kept)
-
-    def _like_good(self, name: str) -> dict[str, Any] | None:
-        """The start settings of a replica of the last good revision, for going back to it."""
-        good = self._rollouts[name].good
-        for unit in self.units.values():
-            if unit.model == name and unit.build == good:
-                return unit.to_store()
-        kept = self._store.settings().get(f"rollout/{name}") or {}
-        like: dict[str, Any] | None = kept.get("like")
-        return like if like is not None and like.get("build") == good else None
 
     def endpoints(self) -> dict[str, list[EndpointSection]]:
         """Endpoint sections of all launched replicas, running or not, by model of the file."""
@@ -244,7 +189,7 @@ class Deployments:
         Also reports, every 10 s while it lasts, models whose replicas wait for GPUs or a place.
         """
         for name, model in self._models.items():
-            self._scale(name, model, now)
+            self._counts.autoscale(model, now)
             self._step(name, model, now)
         self._tell_unplaced(now)
 
@@ -264,49 +209,22 @@ class Deployments:
                 gpus = wait.gpus or None
                 self._host.saw(ReplicasWanted(wait.model, self.count(model), *asked, gpus))
 
-    def _scale(self, name: str, model: ModelSection, now: int) -> None:
-        scaler = self._scalers.get(name)
-        if scaler is None:
-            return
-        before = self._desired.get(name)
-        # One that was at zero, or at ten, is so for the next control too.
-        kept = self._scaled.get(name, self._declared(model))
-        present = before.count if before is not None else kept
-        desired = scaler.decide(self._host.demand(name, now), present, now)
-        self._desired[name] = desired
-        if self._scaled.get(name) != desired.count:
-            self._scaled[name] = desired.count
-            self._store.put_setting(f"scaled/{name}", {"count": desired.count})
-        if present != desired.count:
-            told = f"{present} to {desired.count}: {desired.reason}"
-            self._host.note(Notice(now, name, "", "scaled", told))
-
     def count(self, model: ModelSection) -> int:
         """The wanted number of replicas of a launched model, not the present one.
 
         The autoscaler's number where the model scales by itself, else an operator's order, else the
         fleet file's number.
         """
-        desired = self._desired.get(model.name)
-        return desired.count if desired is not None else self._declared(model)
-
-    def _declared(self, model: ModelSection) -> int:
-        assert model.launch is not None, "only launched models are kept here"
-        asked = self._asked.get(model.name)
-        if asked is not None and asked[1] == model.launch.replicas:
-            return asked[0]
-        return model.launch.replicas  # a file that says another number is newer than the operator
+        return self._counts.count(model)
 
     def _step(self, name: str, model: ModelSection, now: int) -> None:
         launch = model.launch
         assert launch is not None, "only launched models are kept here"
-        build = build_of(model, _version(model))
+        build = wanted_build(model)
         wish = DeploymentGoal(name, build, self.count(model), tuple(launch.zones))
         has = [self._has(unit) for unit in self.units.values() if unit.model == name]
-        if self._wished.get(name) != build:
-            self._wished[name] = build
-            if any(one.revision != build for one in has):
-                self._host.saw(RolloutSeen(name, model.revision, "began"))
+        if self._rollouts.wish(name, build) and any(one.revision != build for one in has):
+            self._host.saw(RolloutSeen(name, model.revision, "began"))
         rollout, spare = self._rollouts[name], self._has_spare(name, model, build)
         if spare is None:  # the host is being looked at: a moment later it is known
             return
@@ -317,12 +235,12 @@ class Deployments:
                 heir = heir_of(name, step.heir) if step.heir else ""
                 self._remove(self.units[step.replica_id], step.reason, heir)
             elif isinstance(step, Halted):
-                self._keep_rollout(name)
-                self._host.saw(RolloutSeen(name, _plain(step.revision), "halted"))
+                self._rollouts.keep(name)
+                self._host.saw(RolloutSeen(name, revision_of(step.revision), "halted"))
                 self._host.note(Notice(now, name, "", "rollout halted", step.reason))
             elif isinstance(step, Finished):
-                self._keep_rollout(name)
-                self._host.saw(RolloutSeen(name, _plain(step.revision), "finished"))
+                self._rollouts.keep(name)
+                self._host.saw(RolloutSeen(name, revision_of(step.revision), "finished"))
                 told = f"every replica runs {step.revision}"
                 self._host.note(Notice(now, name, "", "rollout finished", told))
 
@@ -340,72 +258,23 @@ class Deployments:
 
     def _has(self, unit: LaunchedReplica) -> Has:
         health = self._host.health(unit.id)
-        state = health.state if health is not None else State.STARTING
-        if health is not None and not unit.was_ready:
-            # Between two looks it may have been ready and have fallen ill: its history tells.
-            unit.was_ready = any(change.after is State.READY for change in health.history)
-            if unit.was_ready:
-                self.kept(unit)
-            elif health.wrong or health.wrong_revision:
-                unit.failed = health.reason
-            elif unit.early_exits >= EARLY_EXITS_MAX:
-                unit.failed = f"ended {unit.early_exits} times before it was ready"
-        if state is State.STOPPED and unit.held and not unit.removing:
-            state = State.READY  # an operator keeps its place: nobody is to be launched for it
-        elif unit.removing:
-            state = State.DRAINING  # until its process is gone it occupies what the next one needs
-        return Has(
-            unit.id,
-            unit.build,
-            unit.zone,
-            state,
-            health.since if health is not None else 0,
-            wrong=health.wrong if health is not None else False,
-            leaving=unit.removing,
-            failed=unit.failed,
-            unplaced=bool(unit.lacks),
-        )
+        if unit.note_health(health):
+            self.kept(unit)
+        return unit.presence(health)
 
     # --- steps -----------------------------------------------------------------------------------
 
     def _add(self, model: ModelSection, step: Add, now: int) -> None:
         """Add a replica of the wanted build, or of the last good one after a refused revision."""
         assert model.launch is not None, "only launched models are kept here"
-        taken = {unit.spec.port for unit in self.units.values()}
         try:
-            unit = self._like(model, step, taken)
+            unit = self._rollouts.new_replica(model, step)
         except ConfigError as error:
             self._host.note(Notice(now, model.name, "", "cannot be launched", str(error)))
             return
         self.units[unit.id] = unit
         self._store.put_replica(unit.id, unit.to_store())
         self._host.placed()
-
-    def _like(self, model: ModelSection, step: Add, taken: set[int]) -> LaunchedReplica:
-        number = self._number(model.name)
-        version = _version(model)
-        if step.revision != build_of(model, version):
-            like = self._like_good(model.name)
-            fix = "wish for a revision whose start the file describes"
-            known = like is not None and like["build"] == step.revision
-            told = f"of {step.revision} is not known any more"
-            require(known, "launch", told, fix)
-            assert like is not None, "require raised"
-            old = LaunchedReplica.from_store(like)
-            return old.sibling(f"{model.name}-{number}", step.zone, taken)
-        assert model.launch is not None, "only launched models are kept here"
-        named = model.launch.weights
-        weights = named if model.launch.kubernetes is not None else path_of(named)
-        return new_launched_replica(model, number, step.zone, weights, version, taken)
-
-    def _number(self, model: str) -> int:
-        """The next number for a replica's id; no replica of this model has it or had it."""
-        used = [
-            int(unit.id.rpartition("-")[2]) for unit in self.units.values() if unit.model == model
-        ]
-        number = max([self._numbers.get(model, 0), *used]) + 1
-        self._numbers[model] = number
-        return number
 
     def _remove(self, unit: LaunchedReplica, reason: str, heir: str = "") -> None:
         unit.removing, unit.why_removed = True, reason
@@ -474,7 +343,7 @@ class Deployments:
 
         Signals the change to control; a repeated call does nothing.
         """
-        self._silent.discard(unit.id)
+        self._silences.forget(unit.id)
         if self.units.pop(unit.id, None) is not None:
             self._store.drop_replica(unit.id)
             self._host.placed()
@@ -521,15 +390,7 @@ class Deployments:
         that autoscale, and numbers out of range.
         """
         section = self._models.get(model)
-        if section is None or section.launch is None:
-            return False, "its replicas are not started here: change the file"
-        if section.scaling is not None:
-            return False, "it scales by itself: change models[].scaling in the file"
-        if not 0 <= count <= REPLICAS_MAX:
-            return False, f"use 0 to {REPLICAS_MAX} replicas"
-        self._asked[model] = (count, section.launch.replicas)
-        self._store.put_setting(f"scale/{model}", {"count": count, "of": section.launch.replicas})
-        return True, f"{model} is to have {count} replicas"
+        return (False, NOT_LAUNCHED) if section is None else self._counts.order(section, count)
 
     def halt(self, model: str, reason: str) -> bool:
         """Refuse the revision that a model's rollout brings in; the last good one stays.
@@ -537,13 +398,13 @@ class Deployments:
         Stores this, notes it as an event and reports a fact. False: no rollout is under way here,
         or there is no good revision to go back to.
         """
-        rollout, section = self._rollouts.get(model), self._models.get(model)
-        if rollout is None or section is None:
+        section = self._models.get(model)
+        if section is None:
             return False
-        halted = rollout.refuse(build_of(section, _version(section)), reason)
+        halted = self._rollouts[model].refuse(wanted_build(section), reason)
         if halted is None:
             return False
-        self._keep_rollout(model)
+        self._rollouts.keep(model)
         self.saw(RolloutSeen(model, section.revision, "halted"))
         self._host.note(Notice(0, model, "", "rollout halted", halted.reason))
         return True
@@ -574,8 +435,7 @@ class Deployments:
                 "wished": self.count(model),
                 "revision": model.revision,
                 "rollout": self._rollouts[name].snapshot(),
-                "scaling": self._scalers[name].snapshot() if name in self._scalers else None,
-                "reason": self._desired[name].reason if name in self._desired else "",
+                **self._counts.snapshot(name),
                 "gpus": {unit.id: list(unit.gpus) for unit in self._of(name) if unit.gpus},
                 "unplaced": {unit.id: unit.lacks for unit in self._of(name) if unit.lacks},
             }
@@ -599,19 +459,8 @@ class Deployments:
         log lines do not, and it is silent only with requests in flight (``running``, by replica;
         None: unknown, nothing is concluded).
         """
-        for unit in self.units.values():
-            beat = self.launches.heartbeats.get(unit.id)
-            silence = beat.silent(now, running.get(unit.id)) if beat is not None else None
-            if silence is not None and unit.id not in self._silent:
-                self._silent.add(unit.id)
-                where = Class.RUNTIME if silence.phase == SERVING else Class.LOADING
-                self._host.note(Notice(now, unit.model, unit.id, "silent", silence.reason, where))
-                self._host.saw(FellSilent(unit.id, silence.phase, seconds(now - silence.since)))
-            elif silence is None and unit.id in self._silent:
-                self._silent.discard(unit.id)
-                if beat is not None:
-                    told = "it is no longer silent"
-                    self._host.note(Notice(now, unit.model, unit.id, "heard again", told))
+        beats = self.launches.heartbeats
+        self._silences.look(self.units.values(), beats, running, now)
 
     def log_path(self, replica_id: str) -> Path | None:
         """The path of a launched replica's log file.
@@ -621,20 +470,4 @@ class Deployments:
         return self._launcher.log_path(replica_id) if replica_id in self.units else None
 
 
-def _plain(build: str) -> str:
-    """The revision in a build's name, without the digest."""
-    return build.rpartition("+")[0]
-
-
-def _version(model: ModelSection) -> str:
-    """The version of the embedded engine; empty for other engines."""
-    assert model.launch is not None, "only launched models are kept here"
-    if not model.launch.embedded:
-        return ""
-    try:
-        return metadata.version("xllamacpp")
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-__all__ = ["EARLY_EXITS_MAX", "HELD", "Deployments", "DeploymentsPort"]
+__all__ = ["HELD", "Deployments", "DeploymentsPort"]

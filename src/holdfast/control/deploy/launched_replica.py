@@ -16,8 +16,10 @@ from holdfast.config.launch import VISIBLE
 from holdfast.config.platforms.kubernetes import ENGINE_PORT_DEFAULT
 from holdfast.control.deploy.gpu_request import devices_of, gpu_request_of
 from holdfast.core.deploy.gpu_placement import GpuRequest, Overcommit
+from holdfast.core.deploy.rollout import Has
 from holdfast.core.failure import Kind
-from holdfast.core.types import require
+from holdfast.core.health.health import ReplicaHealth
+from holdfast.core.types import State, require
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.launch_command import LaunchSpec, command_line, environment, fill_device
 from holdfast.ports import Order, Place, PlaceRequest
@@ -25,6 +27,7 @@ from holdfast.ports import Order, Place, PlaceRequest
 _PLATFORM: Final = ("on", "node", "address", "devices", "cpus", "any_zone", "node_zone")
 GPUS: Final = "gpus"  # in the note of an order: the devices of its process
 UNIT: Final = "unit"  # in the note of an order on a platform: what the store keeps of a replica
+EARLY_EXITS_MAX: Final = 3  # of a replica that was never ready: it will not be
 HOST: Final = "127.0.0.1"  # the process launcher starts replicas on this machine
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 of a pod's own network
 
@@ -83,6 +86,42 @@ class LaunchedReplica:
             f"http://[{address}]:{self.spec.port}"
             if ":" in address
             else (f"http://{address}:{self.spec.port}")
+        )
+
+    def note_health(self, health: ReplicaHealth | None) -> bool:
+        """Learn from the fleet's judgement whether it was ever ready, or can never be admitted.
+
+        ``health``: None where the fleet has no such replica. Returns whether it is known only now
+        that it was ready: that is to be stored.
+        """
+        if health is None or self.was_ready:
+            return False
+        # Between two looks it may have been ready and have fallen ill: its history tells.
+        self.was_ready = any(change.after is State.READY for change in health.history)
+        if not self.was_ready:
+            if health.wrong or health.wrong_revision:
+                self.failed = health.reason
+            elif self.early_exits >= EARLY_EXITS_MAX:
+                self.failed = f"ended {self.early_exits} times before it was ready"
+        return self.was_ready
+
+    def presence(self, health: ReplicaHealth | None) -> Has:
+        """The replica as a rollout counts it, by the fleet's judgement of it."""
+        state = health.state if health is not None else State.STARTING
+        if state is State.STOPPED and self.held and not self.removing:
+            state = State.READY  # an operator keeps its place: nobody is to be launched for it
+        elif self.removing:
+            state = State.DRAINING  # until its process is gone it occupies what the next one needs
+        return Has(
+            self.id,
+            self.build,
+            self.zone,
+            state,
+            health.since if health is not None else 0,
+            wrong=health.wrong if health is not None else False,
+            leaving=self.removing,
+            failed=self.failed,
+            unplaced=bool(self.lacks),
         )
 
     def place_request(self) -> PlaceRequest:
@@ -308,4 +347,12 @@ def is_free(port: int) -> bool:
     return True
 
 
-__all__ = ["HOST", "LaunchedReplica", "build_of", "free_port", "is_free", "new_launched_replica"]
+__all__ = [
+    "EARLY_EXITS_MAX",
+    "HOST",
+    "LaunchedReplica",
+    "build_of",
+    "free_port",
+    "is_free",
+    "new_launched_replica",
+]
