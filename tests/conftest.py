@@ -7,6 +7,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from hypothesis import settings
+
+# The machine may stand still: no test asks how long one example takes.
+settings.register_profile("holdfast", settings.default, deadline=None)
+settings.load_profile("holdfast")
+
 HERE = Path(__file__).parent
 # Fleets that tests start keep their state and their token here, and not in the home of who tests.
 STATE = tempfile.mkdtemp(prefix="holdfast-tests-")

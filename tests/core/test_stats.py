@@ -25,7 +25,7 @@ from sampling import examples
 START = 100 * SECOND
 NOT_FINITE = [math.nan, math.inf, -math.inf]
 samples = st.lists(st.floats(0.001, 1e12), min_size=1, max_size=200)
-quick = settings(max_examples=examples(60), deadline=None)
+quick = settings(max_examples=examples(60))
 
 
 # Ewma

@@ -30,7 +30,7 @@ def test_seconds_become_integer_nanoseconds(given_s, expected):
 
 
 @given(st.integers(0, 10**15))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_times_up_to_eleven_days_survive_the_way_to_seconds_and_back(duration):
     assert nanos(seconds(duration)) == duration
 

@@ -74,7 +74,6 @@ def run_batch(batch: Batch) -> tuple[int, str]:
     @settings(
         max_examples=cases,
         database=None,
-        deadline=None,
         report_multiple_bugs=False,
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),

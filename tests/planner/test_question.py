@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.types import ConfigError
@@ -68,7 +68,6 @@ def test_bounds_and_choices_are_told():
         field(FieldKind.CHOICE, choices=("a", "b")).read("c")
 
 
-@settings(deadline=None)
 @given(st.floats(1e-3, 1e12), st.sampled_from([FieldKind.SIZE, FieldKind.DURATION]))
 def test_a_number_is_its_own_value_in_base_units(value, kind):
     assert field(kind).read(repr(value)) == pytest.approx(value)

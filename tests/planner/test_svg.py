@@ -3,7 +3,7 @@ import zlib
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.planner.answer import ChartKind, ChartSeries, PlanChart
@@ -100,7 +100,6 @@ def test_ticks_have_the_digits_of_their_step():
 values = st.floats(0.0, 1e9, allow_nan=False)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=30))
 def test_whatever_the_values_texts_stay_on_the_page(points):
     one = chart(series=(ChartSeries("s", tuple(sorted(points))),))

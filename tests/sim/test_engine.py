@@ -676,7 +676,7 @@ class Books:
         self.check(now)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(steps, min_size=1, max_size=40))
 def test_whatever_is_done_to_it_an_engine_keeps_its_limits_and_ends_each_run_once(
     sequence: list[tuple[str, int, int, int]],

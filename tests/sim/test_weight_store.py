@@ -113,7 +113,7 @@ def test_nothing_to_read_is_ready_at_once() -> None:
     assert all(1.0 <= time < 1.0 + 1e-6 for time in ready.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     starts=st.lists(st.integers(0, 40), min_size=1, max_size=12),
     parallel_max=st.integers(0, 4),

@@ -128,7 +128,7 @@ def printed(incident):
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-@settings(max_examples=3, deadline=None)  # of each of the 42 causes
+@settings(max_examples=3)  # of each of the 42 causes
 @given(data=st.data())
 def test_an_explanation_says_nothing_twice_whatever_the_cause(cause, data):
     rule = CAUSES[cause]

@@ -182,7 +182,7 @@ def tmp_path_once(tmp_path_factory):
 
 
 class TestFuzz:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(
         st.one_of(
             st.binary(max_size=80),

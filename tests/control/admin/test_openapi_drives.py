@@ -169,7 +169,7 @@ async def _opened(stack, folder):
     return await stack.enter_async_context(client)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(asked=requests())
 def test_every_answer_is_one_that_the_document_describes(port, asked):
     runner, client = port

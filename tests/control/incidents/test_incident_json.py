@@ -82,7 +82,7 @@ def lines_of(export: IncidentExport) -> list[bytes]:
 @pytest.mark.measured
 @pytest.mark.parametrize("kind", FACT_NAMES, ids=lambda kind: FACT_NAMES[kind])
 def test_every_kind_of_fact_survives_json(kind: type) -> None:
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.builds(kind, **MAPPINGS.get(kind, {})))
     def survives(fact: Fact) -> None:
         assert repr(fact_from_plain(json.loads(fact_line(5, fact)))) == repr(fact)
@@ -182,7 +182,7 @@ def test_what_cannot_be_read_is_refused_by_the_name_of_its_field(
     assert len(str(refused.value)) < 700
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(INCIDENTS)
 def test_an_incident_survives_json(one: Incident) -> None:
     text = json.dumps(incident_to_plain(one), allow_nan=False)
@@ -278,7 +278,7 @@ def test_an_incident_that_cannot_be_read_is_refused_by_the_name_of_its_field() -
 # --- the exported file ----------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(INCIDENTS, st.lists(st.tuples(st.integers(0), FACTS), max_size=5))
 def test_an_exported_incident_is_read_as_it_was_written(
     one: Incident, facts: list[tuple[int, Fact]]

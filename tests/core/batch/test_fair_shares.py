@@ -1,6 +1,6 @@
 """Who may have how much of what may run: equal shares, and nothing is wasted."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.batch.fair_shares import fair_shares
@@ -8,7 +8,6 @@ from holdfast.core.batch.fair_shares import fair_shares
 WANTS = st.dictionaries(st.text(max_size=3), st.integers(0, 50), max_size=8)
 
 
-@settings(deadline=None)  # the machine may stand still
 @given(st.integers(-5, 200), WANTS, st.integers(0, 100))
 def test_nobody_gets_more_than_it_wants_and_nothing_is_left_that_somebody_wants(total, wants, turn):
     shares = fair_shares(total, wants, turn)
@@ -17,7 +16,6 @@ def test_nobody_gets_more_than_it_wants_and_nothing_is_left_that_somebody_wants(
     assert sum(shares.values()) == min(max(0, total), sum(wants.values()))
 
 
-@settings(deadline=None)  # the machine may stand still
 @given(st.integers(0, 200), WANTS, st.integers(0, 100))
 def test_whoever_got_less_than_it_wants_got_no_less_than_the_others(total, wants, turn):
     shares = fair_shares(total, wants, turn)

@@ -3,7 +3,7 @@
 from math import ceil, sqrt
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.batch.spare_capacity import (
@@ -71,7 +71,6 @@ def test_a_large_fleet_uses_four_fifths_of_what_people_leave_at_any_load(people,
     assert model.items <= 2_048 - people - sqrt(2_048)  # as many may come in a moment
 
 
-@settings(deadline=None)  # the machine may stand still
 @given(
     slots=st.integers(1, 4_096),
     looks=st.lists(
@@ -109,7 +108,6 @@ def test_whatever_comes_batch_work_stays_out_of_peoples_way(slots, looks):
         items = max(0, min(pace.running_max, slots - people, 5_000))
 
 
-@settings(deadline=None)  # the machine may stand still
 @given(slots=st.integers(1, 4_096), share=st.floats(0.0, 1.0))
 def test_a_steady_load_leaves_the_reserve_and_no_more(slots, share):
     people = int(slots * share)
@@ -121,7 +119,6 @@ def test_a_steady_load_leaves_the_reserve_and_no_more(slots, share):
     assert model.items == max(0, left - reserve)
 
 
-@settings(deadline=None)  # the machine may stand still
 @given(slots=st.integers(1, 4_096), people=st.integers(0, 4_095))
 def test_more_people_never_mean_more_batch_work(slots, people):
     now, then = Model(slots, min(people, slots)), Model(slots, min(people + 1, slots))

@@ -81,7 +81,7 @@ class Fleet:
             (self.done if verdict is ItemVerdict.DONE else self.dead).add(item)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.data(), st.integers(1, 14), st.integers(1, 3))
 def test_whatever_the_packing_exactly_the_poison_ends_as_dead_letters(data, items, replicas):
     poison = data.draw(st.sets(st.integers(0, items - 1), max_size=4))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.batch.turns import OpenBatch, Turns, is_late
@@ -54,7 +54,6 @@ def test_a_batch_that_will_be_late_gets_half_of_all_turns_and_no_more():
     assert min(taken[other.id] for other in others) >= 5
 
 
-@settings(deadline=None)  # the machine may stand still
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=300))
 def test_no_tenant_that_is_always_there_falls_behind_by_more_than_a_turn(sizes):
     turns = Turns()

@@ -269,7 +269,7 @@ SPELLS = st.lists(
 )
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120))
 @given(SPELLS, st.integers(0, 2), st.integers(2, 9), st.integers(0, 1), st.integers(0, 9))
 def test_whatever_is_told_the_count_is_bounded_and_does_not_flap(spells, low, high, warm, present):
     config = {"slo_first_token_s": 1.0, "tokens_per_s": 100.0}
@@ -297,7 +297,7 @@ def test_whatever_is_told_the_count_is_bounded_and_does_not_flap(spells, low, hi
                 assert count >= 1, "woken at once"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(0, 40_000), max_size=400))
 def test_memory_is_bounded_by_the_counts_not_by_the_time(queues):
     run = Run(max=6)

@@ -286,7 +286,7 @@ def test_what_cannot_be_is_refused_by_its_name(make, field):
 # --- whatever happens -----------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(
     st.integers(1, 8),
     st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=28),
@@ -380,4 +380,4 @@ class Host(RuleBasedStateMachine):
 
 
 TestHost = Host.TestCase
-TestHost.settings = settings(max_examples=examples(100), stateful_step_count=30, deadline=None)
+TestHost.settings = settings(max_examples=examples(100), stateful_step_count=30)

@@ -119,7 +119,7 @@ def test_queue_and_memory_are_bounded():
     assert [made.is_warm(path) for path in ("/a", "/b", "/c")] == [True, False, True]
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abc"), st.booleans()), max_size=60),
     st.integers(1, 2),

@@ -118,7 +118,7 @@ NODES = st.lists(
 )
 
 
-@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(NODES, st.integers(0, 8), st.floats(0, 8), st.sampled_from(["", "a", "c"]))
 def test_a_chosen_node_has_room_and_stays_and_no_other_has_fewer_of_the_model(
     nodes, gpus, cpus, zone

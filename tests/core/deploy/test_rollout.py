@@ -579,7 +579,7 @@ def disturb(made, move, pick):
         one.leaving = True
 
 
-@settings(max_examples=examples(120), deadline=None)
+@settings(max_examples=examples(120))
 @given(MOVES, st.integers(1, 5), st.sampled_from(["1", "2"]))
 def test_whatever_happens_the_rules_hold_and_in_the_end_it_converges(moves, count, revision):
     made = fleet(count)
@@ -598,7 +598,7 @@ def test_whatever_happens_the_rules_hold_and_in_the_end_it_converges(moves, coun
     assert len(made.halts) <= 1
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(MOVES, st.integers(2, 5))
 def test_a_bad_revision_meets_one_replica_whatever_else_happens(moves, count):
     made = fleet(count, bad={"2"})
@@ -615,7 +615,7 @@ def test_a_bad_revision_meets_one_replica_whatever_else_happens(moves, count):
     made.settled("1")
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(MOVES, st.integers(1, 7), st.permutations("abc"))
 def test_zones_take_turns_however_slow_their_replicas_are(moves, count, zones):
     made = FakeFleet(Rollout(CONFIG), wish("1", count, tuple(zones)))
@@ -633,7 +633,7 @@ def test_zones_take_turns_however_slow_their_replicas_are(moves, count, zones):
     assert made.added["2"] == count
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(0, 6), st.sampled_from("123")), max_size=5))
 def test_changing_wishes_are_followed(wishes):
     made = fleet()

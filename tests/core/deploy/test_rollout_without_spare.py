@@ -204,7 +204,7 @@ hosts = st.tuples(
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(hosts, st.lists(st.booleans(), max_size=60), st.booleans())
 def test_a_tight_host_comes_to_the_new_revision_one_place_at_a_time(host, slow, bad):
     count, lacking, zones = host
@@ -223,7 +223,7 @@ def test_a_tight_host_comes_to_the_new_revision_one_place_at_a_time(host, slow, 
         assert world.finished
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.integers(1, 5), st.sampled_from([("a",), ("a", "b")]))
 def test_with_one_spare_device_nobody_is_missed(count, zones):
     world = TightHost(count, count + 1, zones)

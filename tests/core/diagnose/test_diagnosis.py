@@ -471,7 +471,7 @@ SEEN = st.tuples(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @example(
     [
         (0, Sign.EXITED, "r2", None),

@@ -171,7 +171,7 @@ def test_a_log_without_room_is_refused() -> None:
         FactLog(0)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(FACTS, max_size=30), st.integers(1, 5))
 def test_whatever_comes_it_stays_in_its_bounds_and_in_the_order_of_time(
     facts: list[Fact], most: int

@@ -549,7 +549,7 @@ FACTS: st.SearchStrategy[Fact] = st.one_of(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(-5, 40), FACTS), max_size=80))
 def test_no_order_of_facts_breaks_it(steps: list[tuple[int, Fact]]) -> None:
     investigation = Investigation()

@@ -306,7 +306,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(STEPS)
 def test_no_row_of_incidents_takes_away_more_than_half(
     steps: list[tuple[Cause, str, State | None, int]],

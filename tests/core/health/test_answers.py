@@ -18,7 +18,7 @@ KEY = AnswerKey("m", "1", "vllm")
 RIGHT = "One, two, three, four"
 OTHER = "I am a language model"
 THIRD = "Sure! Here you go then"
-quick = settings(max_examples=examples(100), deadline=None)
+quick = settings(max_examples=examples(100))
 
 
 def text(value):
@@ -692,9 +692,7 @@ class BookUnderFire(RuleBasedStateMachine):
         assert all(len(page["voices"]) <= 3 for page in found)
 
 
-BookUnderFire.TestCase.settings = settings(
-    max_examples=examples(80), stateful_step_count=30, deadline=None
-)
+BookUnderFire.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30)
 TestBookUnderFire = BookUnderFire.TestCase
 
 

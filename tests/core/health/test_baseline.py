@@ -20,7 +20,7 @@ from sampling import examples
 CONFIG = CanaryConfig()
 USUAL = 400 * MILLISECOND
 MINUTE = 60 * SECOND
-quick = settings(max_examples=examples(60), deadline=None)
+quick = settings(max_examples=examples(60))
 
 
 def learned(latency=USUAL, running=0, count=10, config=CONFIG):

@@ -146,7 +146,7 @@ def test_memory_is_bounded():
         assert len(detector._seen) < 64
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.text(max_size=80),
     st.text(min_size=1, max_size=32),
@@ -165,7 +165,7 @@ def test_the_verdict_does_not_depend_on_how_the_text_was_cut(before, cycle, repe
     assert verdict == whole
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.text(min_size=1, max_size=32), st.text(max_size=100))
 def test_any_short_cycle_is_caught_in_the_end(cycle, before):
     assert fired(before + cycle * (64 * 32 // len(cycle) + 64 + 128), piece=7)[0] is not None

@@ -243,7 +243,5 @@ class DrainKeepsItsWord(RuleBasedStateMachine):
         assert (self.stops == 1) is (self.subject.phase is STOPPED)
 
 
-DrainKeepsItsWord.TestCase.settings = settings(
-    max_examples=examples(80), stateful_step_count=30, deadline=None
-)
+DrainKeepsItsWord.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30)
 TestDrainKeepsItsWord = DrainKeepsItsWord.TestCase

@@ -184,7 +184,7 @@ RECOVERY = (Signal.CANARY_PASS, Signal.RELAUNCH, Signal.LOADED)
         max_size=60,
     ),
 )
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_suspicion_never_takes_out_more_than_half_of_those_who_could_serve(count, steps):
     members = pool(count)
     for now, (number, asked) in enumerate(steps):

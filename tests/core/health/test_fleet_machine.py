@@ -354,7 +354,5 @@ class FleetUnderFire(RuleBasedStateMachine):
         assert self.panics == set()
 
 
-FleetUnderFire.TestCase.settings = settings(
-    max_examples=examples(25), stateful_step_count=40, deadline=None
-)
+FleetUnderFire.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=40)
 TestFleetUnderFire = FleetUnderFire.TestCase

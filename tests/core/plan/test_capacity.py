@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan.capacity import (
@@ -57,7 +57,6 @@ def test_a_larger_batch_serves_more_and_each_more_slowly():
     assert large.requests_s * large.service_s == pytest.approx(64)  # Little's law
 
 
-@settings(deadline=None)
 @given(st.floats(14.0, 60.0), st.floats(1, 4000), st.floats(1, 2000))
 def test_the_chosen_batch_is_in_time_and_one_more_would_not_be(budget, prompt, output):
     traffic = Traffic(10, prompt, output)
@@ -77,7 +76,6 @@ def test_the_cache_bounds_the_batch_too():
         choose_batch(VLLM, Traffic(1, 500, 200), None, 100)
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 500.0), st.floats(0.3, 0.95))
 def test_replicas_carry_the_load_within_their_utilisation(rate, busy):
     traffic = Traffic(rate, 500, 200)

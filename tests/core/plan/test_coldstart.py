@@ -1,7 +1,7 @@
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan.coldstart import (
@@ -76,7 +76,6 @@ def test_the_formula_is_what_the_simulator_does(count, parallel, size_gb):
     assert [seconds(at) for at in done] == pytest.approx(list(planned.ready_s), abs=1e-3)
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(1e6, 1e10), min_size=1, max_size=30),
     st.integers(1, 40),

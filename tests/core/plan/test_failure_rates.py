@@ -1,7 +1,7 @@
 from math import exp, factorial, inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan.failure_rates import (
@@ -34,7 +34,6 @@ def test_the_poisson_interval_has_its_tails():
     )
 
 
-@settings(deadline=None)
 @given(st.integers(0, 60))
 def test_the_interval_holds_the_count_and_its_tail_is_a_fortieth(count):
     low, high = poisson_interval(count)

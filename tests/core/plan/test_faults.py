@@ -259,7 +259,7 @@ def test_every_kind_is_drawn_with_parameters_that_bite():
     share=st.floats(0.05, 1.0),
     zonal=st.booleans(),
 )
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 def test_never_more_replicas_suffer_at_once_than_allowed(seed, count, share, zonal):
     replicas = fleet(count, zones=4)
     kinds = (

@@ -146,7 +146,7 @@ def test_other_impossible_sizes_are_refused():
         activation_bytes(MODELS["llama-2-7b"].shape, 1, 0, 1)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     tensor=st.sampled_from([1, 2, 4, 8]),
     pipeline=st.integers(1, 8),

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan.model_catalogue import MODELS, known_model
@@ -157,7 +157,6 @@ def test_bits_must_be_bits():
         Quantisation("none", 0.0, 16.0, 16.0)
 
 
-@settings(deadline=None)
 @given(
     layers=st.integers(1, 100),
     heads=st.sampled_from([8, 16, 32]),

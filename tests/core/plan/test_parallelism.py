@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan.accelerators import ACCELERATORS, LINKS, Link, accelerator, link_between
@@ -77,7 +77,6 @@ def test_a_prompt_is_read_faster_by_more_devices():
     assert prefill_time(SHAPE, H100, piped, 4096, 16) < prefill_time(SHAPE, H100, one, 4096) / 2
 
 
-@settings(deadline=None)
 @given(st.sampled_from([1, 2, 4, 8]), st.integers(1, 512), st.floats(0, 1e5))
 def test_no_layout_beats_its_bandwidth(tensor, batch, context):
     found = step(tensor, batch=batch, context=context)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.plan.queues import (
@@ -29,7 +29,6 @@ def test_equal_service_times_wait_half_as_long_as_exponential_ones():
     assert random_choice_wait(0.8, 1.0) == pytest.approx(4.0)
 
 
-@settings(deadline=None)
 @given(st.floats(0.1, 300.0), st.floats(0.01, 5.0), st.floats(0.001, 0.5), st.floats(0.5, 1.0))
 def test_the_fewest_servers_are_enough_and_one_less_is_not(offered, wait, share, busy):
     count = servers_for(offered, wait, share, busy)
@@ -41,7 +40,6 @@ def test_the_fewest_servers_are_enough_and_one_less_is_not(offered, wait, share,
         assert late or offered > fewer * busy or offered >= fewer
 
 
-@settings(deadline=None)
 @given(st.floats(0.05, 0.99))
 def test_a_choice_of_two_is_never_worse_than_none_and_pooling_is_best(load):
     two = two_choices_sojourn(load) - 1.0

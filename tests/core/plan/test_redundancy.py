@@ -122,7 +122,7 @@ def test_the_tail_is_exact_at_any_size_and_any_depth(need, spares, a):
     assert isclose(Redundancy(need, a).shortfall(spares), exact, rel_tol=1e-11)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.integers(1, 60), st.integers(0, 20), st.floats(0.01, 1.0))
 def test_the_tail_equals_rational_arithmetic(need, spares, a):
     exact = float(exact_shortfall(need, spares, Fraction(a)))
@@ -166,7 +166,7 @@ def enumerated_shortfall(need, sizes, a, zone_a, correlation) -> float:
     return float(total)
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(30))
 @given(
     need=st.integers(1, 6),
     spares=st.integers(0, 4),
@@ -202,7 +202,7 @@ def test_replicas_spread_evenly(replicas, zones):
     assert max(sizes) - min(sizes) <= 1
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     need=st.integers(1, 40),
     a=st.floats(0.6, 0.9999),

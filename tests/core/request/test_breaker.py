@@ -631,7 +631,5 @@ class BreakerAgainstModel(RuleBasedStateMachine):
         assert self.subject._window.failures == last.count(True)
 
 
-BreakerAgainstModel.TestCase.settings = settings(
-    max_examples=examples(80), stateful_step_count=40, deadline=None
-)
+BreakerAgainstModel.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40)
 TestBreakerAgainstModel = BreakerAgainstModel.TestCase

@@ -690,4 +690,4 @@ class AnyPool(RuleBasedStateMachine):
 
 WINDOW = 10 * SECOND
 TestAnyPool = AnyPool.TestCase
-TestAnyPool.settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)
+TestAnyPool.settings = settings(max_examples=examples(25), stateful_step_count=25)

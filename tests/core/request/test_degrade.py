@@ -391,7 +391,7 @@ def test_a_step_back_that_would_not_fit_is_tried_only_after_the_longest_wait():
         max_size=80,
     )
 )
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 def test_whatever_the_readings_a_ladder_moves_stepwise_and_only_where_there_is_room(readings):
     degrader = make(*LADDER)
     now, last_move = 0, None

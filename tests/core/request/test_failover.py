@@ -237,7 +237,7 @@ places = st.sampled_from(["a1", "a2", "b1", "b2", "c1"])
         st.lists(st.tuples(places, st.sampled_from("123")), max_size=8), min_size=1, max_size=6
     )
 )
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 def test_no_ladder_ever_mixes_revisions_and_each_candidate_stands_on_one_rung(history):
     ladder = FailoverLadder(HOME)
     for number, membership in enumerate(history):

@@ -452,7 +452,5 @@ class FlowUnderFire(RuleBasedStateMachine):
         assert len(self.flow._wheel) == 0
 
 
-FlowUnderFire.TestCase.settings = settings(
-    max_examples=examples(80), stateful_step_count=40, deadline=None
-)
+FlowUnderFire.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40)
 TestFlowUnderFire = FlowUnderFire.TestCase

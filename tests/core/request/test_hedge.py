@@ -106,7 +106,7 @@ def test_a_refusal_does_not_use_up_the_cap():
     assert hedger.decide(0, **IDLE)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, SECOND)), max_size=200))
 def test_hedges_never_exceed_share_and_burst_of_any_window(steps):
     hedger, now, hedges, requests = Hedger(ON), 0, [], []

@@ -206,7 +206,7 @@ def test_the_worst_of_many_finds_the_quantile_of_all():
     assert learned._tail == pytest.approx(truth, rel=0.15)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(1, 10**10), st.integers(1, 20_000)), min_size=1))
 def test_the_worst_of_many_counts_as_many_samples_as_there_were(streams):
     learned = learned_deadline()
@@ -288,7 +288,7 @@ def test_calm_begins_when_doubled_deadlines_could_have_fired():
     assert rise.settle(150 * SECOND) == 1
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 60 * SECOND)), max_size=60))
 def test_a_rise_stays_between_one_and_its_maximum(steps):
     rise, now = DeadlineRise(6, 30.0), 0

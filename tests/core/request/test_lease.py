@@ -188,7 +188,7 @@ def test_more_held_than_there_is_is_divided_and_ends_with_its_process():
 
 
 @given(data=st.data())
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 def test_requests_at_once_over_all_gateways_keep_their_bound(data):
     """Each gateway begins and ends requests by its lease, and reports every round."""
     limit = data.draw(st.integers(1, 20))

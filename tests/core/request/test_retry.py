@@ -121,7 +121,7 @@ class TestDeadline:
         attempts_made=st.integers(1, 9),
         seed=st.integers(0, 2**32),
     )
-    @settings(max_examples=examples(120), deadline=None)
+    @settings(max_examples=examples(120))
     def test_nothing_granted_ever_starts_past_it(self, now, left, attempts_made, seed):
         subject = retry(RetryConfig(attempts=10), seed)
         for kind in Kind:
@@ -243,7 +243,7 @@ class TestBudget:
             max_size=80,
         ),
     )
-    @settings(max_examples=examples(150), deadline=None)
+    @settings(max_examples=examples(150))
     def test_no_window_ever_holds_more_than_the_bound(self, window_s, ratio, floor_per_s, events):
         config = RetryConfig(
             budget_ratio=ratio, budget_window_s=window_s, budget_floor_per_s=floor_per_s

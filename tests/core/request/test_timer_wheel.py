@@ -145,7 +145,7 @@ def test_time_that_does_not_move_brings_nothing_up():
 TIMES = st.integers(1, 200 * TICK)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.one_of(

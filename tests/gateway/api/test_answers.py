@@ -388,7 +388,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()),
     st.sampled_from(KINDS),

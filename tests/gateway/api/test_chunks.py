@@ -229,7 +229,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=80) | JSON.map(compact), st.sampled_from(list(StreamApi)))
 def test_arbitrary_bytes_are_read_or_malformed(payload, api):
     try:
@@ -281,7 +281,7 @@ def test_taking_usage_out_of_what_is_no_object_is_malformed(payload):
         strip_usage(payload)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.dictionaries(MEMBERS, JSON, max_size=4),
     JSON,

@@ -508,7 +508,7 @@ def engine(words, start, api, *, echo="", role=True):
     yield chunk(None, "stop", api=api, usage=usage(tokens, len(words)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     WORDS,
     st.lists(st.integers(0, 100), min_size=1, max_size=3),
@@ -546,7 +546,7 @@ def test_wherever_it_is_cut_the_client_sees_one_answer(words, cuts, api, echoing
     assert sum("role" in part["choices"][0].get("delta", {}) for part in told) == (api is CHAT)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.text("abE N", max_size=12),
     st.text("abENDX ", max_size=20),
@@ -575,7 +575,7 @@ def test_a_stop_string_is_honoured_wherever_the_cut_falls(said, rest, sizes, sto
     assert text_of(out, COMPLETIONS) == ("" if ends else rest)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=60), st.text(max_size=20))
 def test_arbitrary_payloads_are_rewritten_or_malformed(payload, said):
     joint = seam(said)

@@ -423,7 +423,7 @@ class Wire:
         assert not self.over
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=8)), max_size=24), st.integers(1, 40))
 def test_no_bytes_in_any_cut_make_it_fail(pieces, step):
     app = CountingApp()
@@ -444,7 +444,7 @@ def test_no_bytes_in_any_cut_make_it_fail(pieces, step):
     assert server.busy == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(PIECES, max_size=16), st.integers(1, 40))
 def test_how_bytes_are_cut_does_not_change_what_is_understood(pieces, step):
     raw = b"".join(pieces)

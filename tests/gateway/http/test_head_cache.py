@@ -261,7 +261,7 @@ BODIES = st.sampled_from([b"", b"{}", b"\r\n\r\n", b"x" * 40, request(b"inner"),
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_cutting_of_any_row_of_requests_is_the_same_row(data):
     rows = data.draw(st.lists(st.tuples(HEADS, BODIES), min_size=1, max_size=6))
     wires = [request(body, head) for head, body in rows]

@@ -145,7 +145,7 @@ def test_a_body_may_speak_of_another_protocol(path, before):
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_requests_are_read_alike_however_they_are_cut(data):
     bodies = st.sampled_from([b"", b"{}", b"\r\n\r\n", ask(b"inner")])
     versions = st.sampled_from([b"1", b"1", b"1", b"0", b"9"])
@@ -183,7 +183,7 @@ def test_a_known_head_with_a_longer_length_stays_within_the_limit(fuzz_plain, pa
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_chunks_are_cut_alike(fuzz_plain, data):
     events = st.sampled_from([b"data: x\n\n", b"\n\n", b"x", b"x" * 4_085 + b"\n\n", b"5\r\n\n\n"])
     lines = events.map(chunk)
@@ -202,7 +202,7 @@ def test_chunks_are_cut_alike(fuzz_plain, data):
         | st.binary(max_size=3)
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_events_are_split_alike(reads):
     outcomes = []
     for path in (FAST, PLAIN):

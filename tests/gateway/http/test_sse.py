@@ -174,7 +174,7 @@ PIECES = st.sampled_from(
 STREAMS = st.lists(PIECES, max_size=25).map(b"".join) | st.binary(max_size=60)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(STREAMS, st.lists(st.integers(0, 500), max_size=8), st.sampled_from([8, 20, MAX]))
 @example(b"data: a\r\n\r\ndata: b\r\r", [9, 10, 11, 12], MAX)
 @example(b"\xef\xbb\xbf\n", [1, 2, 3], MAX)
@@ -184,7 +184,7 @@ def test_any_bytes_give_the_same_however_they_are_cut(data, cuts, maximum):
     assert outcome(data, range(len(data)), maximum) == whole
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.binary(max_size=40), max_size=12), st.lists(st.integers(0, 500), max_size=8))
 def test_what_was_framed_is_found_again(payloads, cuts):
     framed = b"".join(

@@ -199,7 +199,7 @@ def streams(draw):
 
 
 @given(streams())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_cutting_of_a_chunked_response_yields_its_payload_and_one_end(stream):
     payload, wire, places = stream
     heard, owner, _ = hear(cuts(wire, places))
@@ -211,7 +211,7 @@ def test_any_cutting_of_a_chunked_response_yields_its_payload_and_one_end(stream
 
 
 @given(streams(), st.integers(0, 10**6), st.sampled_from([b"", b"\r", b"\n", b"0", b"x", b"\n\n"]))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_short_way_judges_as_the_parser_does(stream, place, put):
     _, wire, places = stream
     place %= len(wire)

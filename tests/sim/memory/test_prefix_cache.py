@@ -122,7 +122,7 @@ def test_a_new_process_begins_with_nothing_cached() -> None:
 prompts = st.lists(st.integers(0, 12), max_size=5, unique=True).map(tuple)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(prompts, st.integers(0, 3), st.booleans()), max_size=40))
 def test_whatever_comes_it_keeps_to_its_memory_and_to_what_runs(
     sequence: list[tuple[tuple[int, ...], int, bool]],

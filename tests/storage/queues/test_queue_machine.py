@@ -215,9 +215,9 @@ class SqliteQueueMachine(QueueMachine):
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 TestMemoryQueue = QueueMachine.TestCase
 TestMemoryQueue.settings = settings(
-    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=SLOW
+    max_examples=20, stateful_step_count=25, suppress_health_check=SLOW
 )
 TestSqliteQueue = SqliteQueueMachine.TestCase
 TestSqliteQueue.settings = settings(
-    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=SLOW
+    max_examples=8, stateful_step_count=25, suppress_health_check=SLOW
 )

@@ -322,7 +322,7 @@ FACTS = st.one_of(
 )
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=examples(80))
 @given(st.lists(st.tuples(FACTS, st.integers(-20, 20)), max_size=60))
 def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
     detector, now = made(), 10_000

@@ -185,7 +185,7 @@ def test_its_memory_is_bounded(monkeypatch):
             assert sum(compared for _, compared in pool.pairs.values()) <= 21
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

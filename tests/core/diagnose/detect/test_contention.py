@@ -293,7 +293,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.integers(0, 60), STEPS), max_size=40))
 def test_it_accuses_only_on_known_numbers(steps: list[tuple[int, Fact]]) -> None:
     fleet, at = Fleet(3), 0

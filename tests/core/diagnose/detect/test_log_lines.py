@@ -131,7 +131,7 @@ FACTS = st.one_of(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(FACTS, st.integers(-100, 300)), max_size=60))
 def test_any_order_of_facts_is_taken_and_forgotten(steps):
     detector, now = made(), 10_000

@@ -237,7 +237,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(STEPS, max_size=30))
 def test_what_it_suggests_always_holds_what_it_found(facts: list[Fact]) -> None:
     fleet = Fleet()

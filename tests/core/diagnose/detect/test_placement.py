@@ -193,7 +193,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(STEPS, max_size=40))
 def test_it_accuses_only_on_known_numbers_and_never_a_ready_replica_of_having_no_room(
     facts: list[Fact],

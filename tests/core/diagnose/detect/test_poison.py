@@ -191,7 +191,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(STEPS, max_size=40))
 def test_any_order_of_deaths_blocks_only_what_was_on_two(steps):
     detector, now, on = made("h1", "h1", "h2", "h3"), 10_000, {}
@@ -221,7 +221,7 @@ HOST_DEATHS = st.lists(
 )
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(HOST_DEATHS, st.floats(0, 60))
 def test_a_lost_host_blocks_nobody_in_whatever_order_it_is_told(deaths, known_s):
     detector = made("h1", "h1", "h1", "h2")

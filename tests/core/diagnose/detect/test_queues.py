@@ -389,7 +389,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 40), STEPS), max_size=60))
 def test_whatever_comes_it_accuses_only_where_work_waits_or_nobody_is_ready(
     steps: list[tuple[int, Fact]],
@@ -409,7 +409,7 @@ def test_whatever_comes_it_accuses_only_where_work_waits_or_nobody_is_ready(
                 assert said.numbers["grew"] >= 1
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=40))
 def test_a_queue_that_never_rises_is_never_called_growing(depths: list[int]) -> None:
     assert not Fleet().run(sorted(depths, reverse=True), done=1)

@@ -222,7 +222,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(st.lists(STEPS, max_size=40))
 def test_it_speaks_only_of_deployments_that_differ_at_that_moment(facts: list[Fact]) -> None:
     fleet = Fleet()

@@ -406,7 +406,7 @@ FACTS = st.one_of(
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(FACTS, st.integers(-20, 20)), max_size=80))
 def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
     detector, now = made(), 10_000

@@ -140,7 +140,7 @@ class Lives(RuleBasedStateMachine):
         assert (health.load_deadline is not None) == loading
 
 
-Lives.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30, deadline=None)
+Lives.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
 TestLives = Lives.TestCase
 
 

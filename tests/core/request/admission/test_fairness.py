@@ -210,7 +210,7 @@ def test_a_bound_below_one_is_refused():
         TokenCounters({}, 0)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.integers(1, 1_000), min_size=100, max_size=200),
     st.sampled_from([0.5, 1.0, 3.0]),
@@ -229,7 +229,7 @@ def test_two_backlogged_tenants_get_tokens_in_proportion_to_their_weights(costs,
         assert gap <= max(costs) / min(heavy, light) * (1 + 1e-9)  # thirds are not exact
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(

@@ -243,7 +243,7 @@ def test_disabled_it_stays_where_it_is():
     assert GradientLimit(LimitConfig(enabled=False)).limit == 1_000
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(
         st.tuples(st.integers(0, 100 * SECOND), st.integers(0, 2_000), st.integers(1, 60)),

@@ -467,7 +467,7 @@ def test_a_queue_deeper_than_its_counters_is_refused():
 # --- properties --------------------------------------------------------------------------------
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40))
 @given(
     st.lists(st.tuples(st.integers(1, 1_000), st.integers(0, 500)), min_size=60, max_size=120),
     st.sampled_from([INTERACTIVE, BATCH]),
@@ -638,6 +638,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(
-    max_examples=examples(60), stateful_step_count=40, deadline=None
-)
+TestQueueMachine.settings = settings(max_examples=examples(60), stateful_step_count=40)

@@ -367,6 +367,4 @@ class QuotaMachine(RuleBasedStateMachine):
 
 
 TestQuotaMachine = QuotaMachine.TestCase
-TestQuotaMachine.settings = settings(
-    max_examples=examples(40), stateful_step_count=40, deadline=None
-)
+TestQuotaMachine.settings = settings(max_examples=examples(40), stateful_step_count=40)

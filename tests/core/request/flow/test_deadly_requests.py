@@ -144,7 +144,7 @@ def test_deaths_on_one_host_that_lie_apart_and_deaths_on_two_hosts_are_two():
     assert only(hosts.after(0.05).end(attempt=1, kind=Kind.RESET), Finish).code == "replicas_lost"
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.sampled_from(["h1", "h2", ""]), min_size=1, max_size=5), st.data())
 def test_a_request_is_given_up_only_after_deaths_with_two_causes(hosts, data):
     views = [view(f"r{number}", host=host) for number, host in enumerate(hosts)]

@@ -260,7 +260,7 @@ ENDS = st.sampled_from(
 )
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(st.tuples(ENDS, st.integers(0, 3_000)), max_size=80), st.integers(0, 99))
 def test_any_history_keeps_its_bounds(history, seed):
     """Attempts per call, waits, calls under way and the one trial hold, whatever happens."""

@@ -102,7 +102,7 @@ steps = st.lists(
 
 
 @every_policy
-@settings(max_examples=examples(25), deadline=None)
+@settings(max_examples=examples(25))
 @given(crowd=crowds(), script=steps, seed=st.integers(0, 99))
 def test_it_returns_an_eligible_candidate_or_none_iff_there_is_none(variant, crowd, script, seed):
     policy = policy_of(variant, seed)

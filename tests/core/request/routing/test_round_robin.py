@@ -41,7 +41,7 @@ def test_light_candidates_are_spread_between_the_heavy_ones():
     assert "cb" not in order
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=8))
 def test_nobody_is_ever_further_than_its_rounding_from_its_share(weights):
     pool = [candidate(f"r{index}", weight) for index, weight in enumerate(weights)]

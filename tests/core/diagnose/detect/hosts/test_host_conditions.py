@@ -138,7 +138,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(STEPS)
 def test_whatever_comes_a_sign_needs_a_host_that_is_down_now_and_two_silences_in_a_row(steps):
     census = ReplicaRegistry()
