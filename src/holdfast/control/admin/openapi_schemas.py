@@ -59,7 +59,7 @@ class ScaleOrder(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BaselineOrder(msgspec.Struct):
-    """The body of an order to accept or reset a model's baselines: the reason for it."""
+    """The body of a request to accept or reset a model's drift baselines: why it is made."""
 
     why: Annotated[
         str, Meta(description="The reason, for the audit trail.", min_length=1, max_length=200)

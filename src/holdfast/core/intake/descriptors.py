@@ -39,7 +39,10 @@ def own_shortage(number: int | None) -> OwnResource | None:
 
 
 def is_scarce(limit: int, connections: int) -> bool:
-    """Return whether an open-file limit carries under 95 % of so many client connections."""
+    """Return whether a limit of open files is too low for so many client connections.
+
+    It is where it is enough for fewer than 95 % of them.
+    """
     return connections_carried(limit) < ENOUGH * connections
 
 
