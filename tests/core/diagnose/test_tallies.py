@@ -41,6 +41,16 @@ def test_gateways_are_added_up_with_the_share_of_the_model(made):
     assert found["n-1"].share == 1.0
 
 
+def test_long_prompts_that_are_read_are_added_up_and_told_until_they_are_read(made):
+    made.take("g-0", tally(inflight=1, unread=9_000))
+    made.take("g-1", tally(inflight=2, unread=20_000))
+    assert attempts(made, 1 * SECOND)["m-1"].unread == 29_000
+    made.take("g-1", tally(successes=1, inflight=1))
+    assert attempts(made, 2 * SECOND)["m-1"].unread == 9_000
+    made.gateway_gone("g-0")
+    assert attempts(made, 3 * SECOND)["m-1"].unread == 0
+
+
 def test_what_is_in_flight_is_told_until_it_is_done_or_its_gateway_is_gone(made):
     made.take("g-0", tally(inflight=2))
     made.take("g-1", tally(inflight=3))

@@ -298,8 +298,8 @@ class CanaryAnswered:
 class AttemptsSeen:
     """Fact: users' requests on one replica in the last ``span_s``, summed over all gateways.
 
-    Counts of ended attempts (failures by kind, aborted ones left out); ``inflight`` is the number
-    now.
+    Counts of ended attempts (failures by kind, aborted ones left out); ``inflight`` and ``unread``
+    are the numbers now.
     """
 
     replica: str
@@ -312,6 +312,7 @@ class AttemptsSeen:
     fast: int = 0  # of the failures, those that came faster than any real answer
     share: float | None = None  # of its model's attempts in this span
     waits: tuple[float, ...] = ()  # first tokens, as multiples of the pool's usual for their length
+    unread: int = 0  # tokens of long prompts whose first token is waited for, now
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,7 +11,7 @@ many in sum, and every detector would have to add them up.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.canary import CanarySuspect
 from holdfast.core.diagnose.facts import (
@@ -72,17 +72,24 @@ class _Sum:
                 kept.extend(values[: VALUES_MAX - len(kept)])
 
 
+class _UnderWay(NamedTuple):
+    """What one gateway, or all together, have on one replica at this moment."""
+
+    inflight: int
+    unread: int  # tokens of long prompts
+
+
 class Tallies:
     """Sums gateways' tallies per replica until the next ``look``, and keeps requests in flight.
 
     One object for all gateways and replicas; the owner must filter out unknown replicas.
     """
 
-    __slots__ = ("_inflight", "_looked_at", "_sums")
+    __slots__ = ("_looked_at", "_sums", "_under_way")
 
     def __init__(self) -> None:
         self._sums: dict[str, _Sum] = {}
-        self._inflight: dict[str, dict[str, int]] = {}  # replica, then gateway
+        self._under_way: dict[str, dict[str, _UnderWay]] = {}  # replica, then gateway
         self._looked_at: int | None = None
 
     def take(self, gateway: str, tally: Tally) -> None:
@@ -92,25 +99,25 @@ class Tallies:
         if found is None:
             found = self._sums[name] = _Sum(tally.model)
         found.add(tally)
-        self._inflight.setdefault(name, {})[gateway] = tally.inflight
+        self._under_way.setdefault(name, {})[gateway] = _UnderWay(tally.inflight, tally.unread)
 
     def inflight(self, replica: str) -> int:
         """Return the requests on a replica now, by each gateway's latest tally; 0 if unknown."""
-        return sum(self._inflight.get(replica, {}).values())
+        return sum(told.inflight for told in self._under_way.get(replica, {}).values())
 
     def process_ended(self, replica: str) -> None:
         """Count no request on a replica as in flight; sums already taken are kept."""
-        self._inflight.pop(replica, None)
+        self._under_way.pop(replica, None)
 
     def gateway_gone(self, gateway: str) -> None:
         """Count no request of this gateway as in flight any more; sums already taken are kept."""
-        for by_gateway in self._inflight.values():
+        for by_gateway in self._under_way.values():
             by_gateway.pop(gateway, None)
 
     def forget(self, replica: str) -> None:
         """Drop sums and requests in flight of a replica that left the fleet."""
         self._sums.pop(replica, None)
-        self._inflight.pop(replica, None)
+        self._under_way.pop(replica, None)
 
     def look(self, now: int) -> Iterator[tuple[AttemptsSeen, list[Answers]]]:
         """Yield (``AttemptsSeen``, facts of its answers) for each replica, and reset the sums.
@@ -124,30 +131,33 @@ class Tallies:
         whole: Counter[str] = Counter()
         for found in sums.values():
             whole[found.model] += found.ended
-        for name in dict.fromkeys([*sums, *self._inflight]):
-            inflight = self.inflight(name)
-            if not inflight:
-                self._inflight.pop(name, None)
+        for name in dict.fromkeys([*sums, *self._under_way]):
+            told = self._under_way.get(name, {}).values()
+            unread = sum(one.unread for one in told)
+            now_there = _UnderWay(self.inflight(name), unread)
+            if not now_there.inflight:
+                self._under_way.pop(name, None)
             if name in sums:
-                yield _told(name, sums[name], span_s, inflight, whole[sums[name].model])
-            elif inflight:
-                yield AttemptsSeen(name, span_s, inflight=inflight), []
+                yield _told(name, sums[name], span_s, now_there, whole[sums[name].model])
+            elif now_there.inflight:
+                yield AttemptsSeen(name, span_s, inflight=now_there.inflight, unread=unread), []
 
 
 def _told(
-    name: str, found: _Sum, span_s: float, inflight: int, whole: int
+    name: str, found: _Sum, span_s: float, now_there: _UnderWay, whole: int
 ) -> tuple[AttemptsSeen, list[Answers]]:
     attempts = AttemptsSeen(
         name,
         span_s,
         found.successes,
         found.backpressure,
-        inflight,
+        now_there.inflight,
         found.tokens,
         dict(found.kinds),
         found.fast,
         found.ended / whole if whole else None,
         tuple(found.waits),
+        now_there.unread,
     )
     answers: list[Answers] = [
         OutputSeen(name, what, tuple(values)) for what, values in found.values.items()

@@ -11,6 +11,7 @@ from holdfast.core.diagnose.facts import (
     AttemptsSeen,
     CanaryAnswered,
     Declared,
+    LoadSeen,
     Looked,
     ProcessEnded,
 )
@@ -215,6 +216,49 @@ def test_streams_that_stop_are_told_though_canaries_pass():
     facts = [(at, seen(tokens=50, inflight=4, failures=stuck)) for at in range(4)]
     facts.insert(2, (1.5, CanaryAnswered("r1", CanaryVerdict.PASS, 0.4)))
     assert signs(made(), *facts) == [Sign.NO_NEXT_TOKEN]
+
+
+def test_a_canary_answered_behind_the_last_timeout_excuses_them_until_they_go_on():
+    """Streams stopped twice within a few seconds behind prompts; then a canary got its answer."""
+    stopped = {Kind.BETWEEN_TOKENS_TIMEOUT: 3}
+    facts = [*well(0, "r2", "r3", "r4"), (0, seen(inflight=7, failures=stopped))]
+    facts += [(3, seen(inflight=4, failures=stopped))]
+    answered = (4.4, CanaryAnswered("r1", CanaryVerdict.PASS, 4.3, 7))
+    looks = [(at, Looked()) for at in range(5, 10)]
+    assert signs(made(), *facts, *looks) == [Sign.NO_NEXT_TOKEN]
+    assert signs(made(), *facts, answered, *looks) == []
+    again = [(at, seen(inflight=4, failures=stopped)) for at in range(5, 9)]
+    assert signs(made(), *facts, answered, *again) == [Sign.NO_NEXT_TOKEN]
+
+
+def reading(at, unread=60_000, stopped=3):
+    return (at, seen(inflight=7, unread=unread, failures={Kind.BETWEEN_TOKENS_TIMEOUT: stopped}))
+
+
+def test_streams_that_stop_while_long_prompts_are_read_are_no_sign():
+    """Two prompts of 60,000 tokens, one behind the other, and not a word meanwhile."""
+    facts = [*well(0, "r1", "r2", "r3", "r4"), *(reading(at) for at in range(1, 20))]
+    assert signs(made(), *facts) == []
+    read = (20, seen(inflight=7, tokens=60_000, failures={Kind.BETWEEN_TOKENS_TIMEOUT: 3}))
+    assert signs(made(), *facts, read, *[(at, Looked()) for at in range(21, 30)]) == []
+
+
+def test_streams_that_stop_are_a_sign_once_the_prompts_would_have_been_read():
+    facts = [*well(0, "r2", "r3", "r4"), *(reading(at, 10_000) for at in range(20))]
+    found = told(made(), *facts)
+    assert found
+    assert found[0].sign is Sign.NO_NEXT_TOKEN
+    assert found[0].at > 10 * SECOND
+
+
+def test_a_page_that_stands_still_ends_the_excuse_of_long_prompts():
+    page = LoadSeen("r1", running=7, kv_used=0.5, generated=100)
+    facts = [*well(0, "r2", "r3", "r4")]
+    for at in range(60):
+        facts += [(at, page), reading(at, 300_000)]
+    found = told(made(), *facts)
+    assert [one.sign for one in found][:1] == [Sign.NO_NEXT_TOKEN]
+    assert 30 * SECOND < found[0].at < 40 * SECOND
 
 
 def test_a_canary_of_somebody_nobody_asked_anything_of_is_nothing():

@@ -12,7 +12,8 @@ two seconds for reports on the peers: in a fleet that gets slow as a whole, one 
 the first. And timeouts that come all at once are one pause, however many requests were in it: they
 count when a canary gets no answer either, or when they come again. Missing reports do not count: a
 replica that is asked once in ten seconds has none for a while. Beside as many answers that end well
-they are load, and beside fewer unless they go on for most of the window.
+they are load, and beside fewer, or a canary that was answered since, unless they go on for most of
+the window. Timeouts while a long prompt is read do not count at all: everything else there waits.
 
 Backpressure is no failure. It is a sign only where a replica says nothing else for the whole
 window. Rejected: the breaker's own counts. A breaker has to be quick and may be wrong, evidence
@@ -26,8 +27,15 @@ from typing import ClassVar, Final
 
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
-from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered, Looked, ProcessEnded
+from holdfast.core.diagnose.facts import (
+    AttemptsSeen,
+    CanaryAnswered,
+    LoadSeen,
+    Looked,
+    ProcessEnded,
+)
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.engine_work import EnginePage, PromptReading
 from holdfast.core.failure import MEANINGS, Kind, Outcome
 from holdfast.core.types import SECOND, nanos, require, seconds
 
@@ -90,7 +98,7 @@ class AttemptsConfig:
 class _Report:
     __slots__ = ("at", "backpressure", "fact", "failures", "fast")
 
-    def __init__(self, fact: AttemptsSeen, at: int) -> None:
+    def __init__(self, fact: AttemptsSeen, at: int, *, reads: bool) -> None:
         self.at = at
         self.fact = fact
         self.failures: Counter[Sign] = Counter()
@@ -98,7 +106,9 @@ class _Report:
         for kind, count in fact.failures.items():
             # Kinds that are neutral say nothing about the replica: a client left, a hedge won.
             if kind in SIGNS and MEANINGS[kind].outcome is Outcome.FAILURE:
-                self.failures[SIGNS[kind][0]] += count
+                sign = SIGNS[kind][0]
+                if not (reads and sign in _PAUSES):
+                    self.failures[sign] += count
         # Refusals are quick by nature; what attracts is a replica that answers, and wrongly.
         self.fast = min(fact.fast, self.failures[Sign.ERRORS])
 
@@ -128,16 +138,32 @@ class _Total:
 
 
 class _Book:
-    __slots__ = ("answered_at", "held_up", "missed_at", "pace", "pushed_back", "reports", "since")
+    __slots__ = (
+        *("answered_at", "held_up", "missed_at", "moved_at", "pace", "prompts", "pushed_back"),
+        *("reads", "reports", "since"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, now: int) -> None:
         self.reports: deque[_Report] = deque(maxlen=_REPORTS_MAX)
         self.since: dict[Sign, int] = {}  # when each sign that now shows began to
         self.answered_at: int | None = None  # its last canary that was answered right
         self.missed_at: int | None = None  # its last canary that was not answered at all
         self.held_up = False  # users' tokens moved while that waited
         self.pushed_back: int | None = None  # since when it says nothing but "busy"
+        self.moved_at = now  # users last got anything from it
+        self.prompts = PromptReading()
+        self.reads = False  # a long prompt, when it was last reported on
         self.pace = Pace()
+
+    def take(self, fact: AttemptsSeen, now: int) -> _Report:
+        """Keep a report; timeouts while a long prompt is read, or was just now, are left out."""
+        if fact.tokens or fact.successes:
+            self.moved_at = now
+        self.prompts.told("", fact.unread)
+        before, self.reads = self.reads, self.prompts.explains(now - self.moved_at)
+        report = _Report(fact, now, reads=before or self.reads)
+        self.reports.append(report)
+        return report
 
 
 class AttemptsDetector:
@@ -148,7 +174,9 @@ class AttemptsDetector:
     peers have too accuse nobody.
     """
 
-    reads: ClassVar[tuple[type, ...]] = (AttemptsSeen, CanaryAnswered, ProcessEnded, Looked)
+    reads: ClassVar[tuple[type, ...]] = (
+        *(AttemptsSeen, CanaryAnswered, LoadSeen, ProcessEnded, Looked),
+    )
 
     def __init__(self, config: AttemptsConfig, census: ReplicaRegistry) -> None:
         self._config = config
@@ -161,12 +189,12 @@ class AttemptsDetector:
         self._open: dict[str, None] = {}  # replicas with a sign that shows, in order
 
     def take(
-        self, fact: AttemptsSeen | CanaryAnswered | ProcessEnded | Looked, now: int
+        self, fact: AttemptsSeen | CanaryAnswered | LoadSeen | ProcessEnded | Looked, now: int
     ) -> Sequence[Evidence]:
         """Take a report on a replica's requests, a canary, an end or a tick; return due evidence.
 
-        Canaries alone show nothing here. Signs that hold are repeated every 30 s, also at ticks; an
-        end of the process drops the replica's window.
+        Canaries and an engine's load alone show nothing here. Signs that hold are repeated every
+        30 s, also at ticks; an end of the process drops the replica's window.
         """
         if isinstance(fact, Looked):
             found: list[Evidence] = []
@@ -183,12 +211,16 @@ class AttemptsDetector:
             elif book is not None and fact.verdict.failed:
                 book.missed_at, book.held_up = now, bool(fact.progress)
             return NOTHING
+        if isinstance(fact, LoadSeen):
+            if book is not None:
+                told = (fact.running, fact.kv_used, fact.generated, fact.steps)
+                book.prompts.look(EnginePage(*told), now)
+            return NOTHING
         if book is None:
-            book = self._books[fact.replica] = _Book()
+            book = self._books[fact.replica] = _Book(now)
         if book.reports:
             now = max(now, book.reports[-1].at)  # a clock that steps back: no time has passed
-        report = _Report(fact, now)
-        book.reports.append(report)
+        report = book.take(fact, now)
         if fact.successes:
             book.pushed_back = None
         elif report.backpressure and book.pushed_back is None:
@@ -281,16 +313,20 @@ class AttemptsDetector:
         since = [report for report in book.reports if report.at >= first]
         well = sum(report.fact.successes for report in since if report.at > first)
         serves = well > 0
-        if last - first > _AT_ONCE:
-            # Who never begins an answer does not begin a canary's either.
-            serves = serves or (sign is Sign.NO_FIRST_TOKEN and answered > first)
-            busy = well >= sum(report.failures[sign] for report in since)
-            return busy or (serves and last - first < self._goes_on)
-        tokens = any(report.at > last and report.fact.tokens for report in book.reports)
         missed = book.missed_at is not None and book.missed_at > first - self._pause
         # Streams stop while a long prompt is read, and a canary waits behind it as long.
         missed = missed and not (sign is Sign.NO_NEXT_TOKEN and book.held_up)
-        return serves or tokens or answered > last or not missed or now - last < self._pause
+        may_go_on = now - last < self._pause
+        if last - first > _AT_ONCE:
+            # Who never begins an answer does not begin a canary's either. Who begins one and stops
+            # may end a canary's, but not behind the last of its timeouts, for long.
+            begins = sign is Sign.NO_NEXT_TOKEN
+            serves = serves or answered > (last if begins else first)
+            busy = well >= sum(report.failures[sign] for report in since)
+            twice = begins and len(times) == 2 and may_go_on and not missed  # pauses, so far
+            return busy or twice or (serves and last - first < self._goes_on)
+        tokens = any(report.at > last and report.fact.tokens for report in book.reports)
+        return serves or tokens or answered > last or not missed or may_go_on
 
     # --- peers ---
 
