@@ -25,6 +25,33 @@ def detector(*names):
     return CanaryDriftDetector(CanaryDriftConfig(), census)
 
 
+def fleet(hosts, per_host=2, *, known=True):
+    """So many hosts, each with replicas of as many models."""
+    census = ReplicaRegistry()
+    for host in range(hosts):
+        for number in range(per_host):
+            where = f"host-{host}" if known else ""
+            census.take(Declared(f"m{number}-{host}", f"m{number}", "1", where))
+    made = CanaryDriftDetector(CanaryDriftConfig(), census)
+    assert not live(made, 0, LEARNED)
+    return made
+
+
+def live(made, begin, steps, factor=lambda _: 1.0, *, seed=1):
+    """Idle canaries of everybody; ``factor`` is how much slower a host is, by its number."""
+    rng, told = random.Random(seed), []
+    for at in range(begin, begin + steps):
+        for name in made._census.replicas:
+            latency = 0.336 * factor(int(name.partition("-")[2])) * rng.lognormvariate(0, 0.08)
+            fact = CanaryAnswered(name, CanaryVerdict.PASS, latency, 0)
+            told += made.take(fact, at * STEP)
+    return told
+
+
+def accused(told):
+    return {one.about.replica or one.about.model for one in told}
+
+
 def play(made, begin, steps, *, factor=1.0, seed=1, **how):
     rng = random.Random(seed)
     told = []
@@ -58,6 +85,47 @@ def test_answers_that_were_judged_slow_count_and_are_never_learned():
     assert play(made, 2 * LEARNED, HELD + 30, factor=4, verdict=CanaryVerdict.SLOW)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_one_host_is_told_as_quickly_in_a_fleet_that_is_well(known):
+    made = fleet(8, known=known)
+    told = live(made, LEARNED, HELD + 12, lambda host: 1.5 if host == 3 else 1.0)
+    assert accused(told) == {"m0-3", "m1-3"}  # each of its replicas
+    assert told[0].at < (LEARNED + HELD + 6) * STEP
+
+
+def test_a_quarter_of_the_fleet_is_told_replica_by_replica():
+    made = fleet(8)
+    told = live(made, LEARNED, HELD + 12, lambda host: 1.5 if host < 2 else 1.0)
+    assert accused(told) == {"m0-0", "m0-1", "m1-0", "m1-1"}
+
+
+def test_all_replicas_of_a_fleet_that_has_one_host_are_told():
+    made = fleet(1, per_host=3)
+    assert accused(live(made, LEARNED, HELD + 12, lambda _: 1.5)) == {"m0-0", "m1-0", "m2-0"}
+
+
+def test_a_host_that_became_slower_than_all_others_did_is_told():
+    made = fleet(6)
+    told = live(made, LEARNED, HELD + 12, lambda host: 2.1 if host == 5 else 1.4)
+    assert {"m0-5", "m1-5"} <= accused(told)
+    assert not accused(told) & {"m0-0", "m1-0"}
+
+
+def test_what_slows_the_whole_fleet_for_good_is_told_of_its_models_alone():
+    made = fleet(6)
+    told = live(made, LEARNED, HELD + 12, lambda _: 1.5)
+    assert {(one.about.replica, one.about.model, one.about.revision) for one in told} == {
+        *(("", "m0", "1"), ("", "m1", "1"))
+    }
+    assert told[0].at >= (LEARNED + HELD) * STEP
+    assert told[0].text.endswith(", and most other hosts have slowed down with it")
+    for model in ("m0", "m1"):
+        ours = [one.at for one in told if one.about.model == model]
+        assert all(later - earlier >= REPEAT for earlier, later in pairwise(ours))
+    live(made, LEARNED + HELD + 12, 8)
+    assert not live(made, LEARNED + HELD + 20, HELD)  # and is over
+
+
 def test_it_is_over_when_it_is_fast_again():
     made = detector()
     play(made, 0, LEARNED)
@@ -86,6 +154,34 @@ def test_a_neighbour_for_a_quarter_of_an_hour_is_no_change():
     for begin in range(LEARNED, LEARNED + 600, 60):
         assert not play(made, begin, 30, factor=2)
         assert not play(made, begin + 30, 30)
+
+
+def test_a_neighbour_and_then_a_slowdown_of_everybody_are_no_change_of_one_replica():
+    made = fleet(8)
+    assert not live(made, LEARNED, 29, lambda host: 1.6 if host == 2 else 1.0)
+    # The neighbour left when everybody became slower: for host 2 nothing changed.
+    assert not live(made, LEARNED + 29, 20, lambda _: 1.5)
+    assert not live(made, LEARNED + 49, 30)
+    neighbour = lambda host: 1.6 if host == 2 else 1.0  # noqa: E731
+    assert not live(made, LEARNED + 79, 28, neighbour)
+    assert accused(live(made, LEARNED + 107, 40, neighbour)) == {"m0-2", "m1-2"}  # it stayed
+
+
+def test_a_slowdown_of_everybody_stops_the_clock_of_one_replica_and_does_not_reset_it():
+    made = fleet(8)
+    assert not live(made, LEARNED, 25, lambda host: 1.6 if host == 2 else 1.0)
+    assert not live(made, LEARNED + 25, 20, lambda _: 1.5)
+    told = live(made, LEARNED + 45, 25, lambda host: 1.6 if host == 2 else 1.0)
+    assert accused(told) == {"m0-2", "m1-2"}
+
+
+def test_what_other_hosts_were_an_hour_ago_excuses_nobody():
+    made = fleet(3, per_host=1)
+    live(made, LEARNED, 10, lambda _: 1.5)
+    told = []
+    for at in range(LEARNED + 10, LEARNED + 10 + HELD + 20):  # of the others nothing is heard
+        told += made.take(CanaryAnswered("m0-0", CanaryVerdict.PASS, 0.5, 0), at * STEP)
+    assert accused(told) == {"m0-0"}
 
 
 def test_what_a_neighbour_leaves_behind_is_not_told_where_it_no_longer_matters():

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 
+from holdfast.core.diagnose.detect import leak as module
 from holdfast.core.diagnose.detect.detector import REPEAT
 from holdfast.core.diagnose.detect.leak import LeakConfig, LeakDetector, _plateau
 from holdfast.core.diagnose.evidence import Sign
@@ -49,6 +50,59 @@ def nothing(t):
     return 0.0
 
 
+def young(made, memory, *, hours, seed):
+    """A process that began with the morning: more and more requests; what was told of it."""
+    rng, served, told = random.Random(seed), 0.0, []
+    for t in range(0, int(hours * 3_600), 10):
+        served += 10 * 0.15 * (1 - math.cos(math.tau * t / 21_600))
+        used = 2 * GB + memory(t, served) + rng.gauss(0, 4 * MB)
+        fact = MemorySeen("a", int(used), 4 * GB, "host", int(served))
+        told += made.take(fact, t * SECOND)
+    return told
+
+
+def caches(t, served):
+    return 260 * MB * (1 - math.exp(-served / 300))
+
+
+def morning(made, seed, mean):
+    """Two and a half hours of a new process: few requests at first, each of some seconds.
+
+    Caches fill, garbage is collected, the allocator keeps what its busiest moment needed, and now
+    and then the host is slower for some minutes.
+    """
+    rng, told = random.Random(seed), []
+    running = waiting = peak = served = 0
+    lasts_s, until = 4.0, 0.0
+    for t in range(9_000):
+        if t >= until:
+            slow = rng.random() < 0.15
+            lasts_s = 4.0 * (rng.uniform(1.3, 2.0) if slow else 1.0)
+            until = t + rng.uniform(60, 900)
+        come = poisson(mean * (1 - math.cos(2 * math.pi * t / 21_600)), rng)
+        served, waiting = served + come, waiting + come
+        running -= sum(rng.random() < 1 / lasts_s for _ in range(running))
+        begin = min(waiting, 8 - running)
+        running, waiting = running + begin, waiting - begin
+        peak = max(peak, running)
+        if t % 10 == 0:
+            used = 2.0e9 + 150e6 * (1.0 - math.exp(-served / 200.0))
+            used += 60e6 * (served % 150 / 150) + 8e6 * running + 12e6 * peak
+            fact = MemorySeen("a", int(used * rng.gauss(1.0, 0.002)), 4 * GB, "host", served)
+            told += made.take(fact, t * SECOND)
+    return told
+
+
+def poisson(mean, rng):
+    count, share, draw = 0, math.exp(-mean), rng.random()
+    below = share
+    while draw > below:
+        count += 1
+        share *= mean / count
+        below += share
+    return count
+
+
 # --- must fire ------------------------------------------------------------------------------------
 
 
@@ -86,6 +140,15 @@ def test_a_leak_of_unknown_traffic_is_told_where_memory_lasts_less_than_a_day():
     assert play(detector(), leak(30 * MB), requests=False, hours=3)
     assert not play(detector(), leak(5 * MB), requests=False, hours=3)
     assert not play(detector(), leak(30 * MB), requests=False, hours=3, limit=None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_leak_of_a_young_process_is_told_seven_hours_before_its_end(seed):
+    told = young(detector(), lambda t, n: caches(t, n) + 2.5 * MB * t / 60, hours=4, seed=seed)
+    assert told
+    assert told[0].numbers["exhausted_in_s"] > 7 * 3_600
+    by_request = young(detector(), lambda _, n: 0.5 * MB * n, hours=4, seed=seed)
+    assert by_request  # each request adds as much as the one before
 
 
 def test_it_holds_while_memory_climbs_and_is_over_when_it_stops():
@@ -131,6 +194,15 @@ def test_steps_of_an_allocator_are_no_leak(at):
 @pytest.mark.parametrize("tau", [300, 900])
 def test_a_warm_up_that_ends_in_a_plateau_is_no_leak(tau):
     assert not play(detector(), lambda t: 2 * GB * (1 - math.exp(-t / tau)))
+
+
+@pytest.mark.parametrize(("seed", "rate"), [(333, 0.15), (110, 0.2), (121, 0.2)])
+def test_caches_that_the_first_requests_fill_under_rising_traffic_are_no_leak(
+    seed, rate, monkeypatch
+):
+    assert not morning(detector(), seed, rate)
+    monkeypatch.setattr(module, "_YOUNG", 0.0)  # looked at by time alone
+    assert morning(detector(), seed, rate)
 
 
 def test_what_rises_fast_towards_the_limit_and_was_as_high_before_is_no_leak():

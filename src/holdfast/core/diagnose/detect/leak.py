@@ -15,6 +15,11 @@ down, and a sawtooth by having come down before. How much evidence is needed dep
 time there is: a short scale speaks only where memory would be full soon, so that warming up, which
 looks like a leak for minutes, is not reported, and a leak that kills in minutes is found in two.
 
+Caches fill by requests, not by minutes. While traffic rises on a young process they fill in a
+line: what slows down is the growth by each request. So a window in which a process got most of the
+requests of its life is looked at by requests as well as by time. A leak by the minute under rising
+traffic looks the same there, and is told when the first requests are behind the window.
+
 Rejected: the slope of the raw series. It finds every leak and fires at every morning's traffic.
 Rejected: a bound on memory used; vLLM and others take nearly all of it on purpose.
 """
@@ -38,6 +43,7 @@ _HISTORY: Final = 24  # blocks remembered, in which it must not have come down
 _SAMPLES_MAX: Final = 256  # of a block
 _DEVICES_MAX: Final = 4  # of one replica
 _GAP_MAX: Final = 2  # blocks without a sample that a window may have
+_YOUNG: Final = 0.25  # of all requests so far, when a window begins: the others came within it
 
 
 @dataclass(slots=True, frozen=True)
@@ -212,9 +218,22 @@ class _Window:
         fit = _fit(times, raw, [each[-_BLOCKS:] for each in traffic[:1]])
         for share, rates in zip(fit.shares, traffic[:1], strict=True):
             raw = [low - share * rate for low, rate in zip(raw, rates[-_BLOCKS:], strict=True)]
+        if not short and self._fills(raw, fit.noise):
+            return 0.0
         ceiling = _plateau(raw, fit.noise, self.scale.linear)
         full = short and fact.limit_bytes is not None and ceiling >= fact.limit_bytes
         return per_s if ceiling == inf or full else 0.0
+
+    def _fills(self, lows: Sequence[float], noise: float) -> bool:
+        """Whether the first requests of a life fill its caches: each of them adds less."""
+        counts = [block.last_requests for block in self.blocks][-_BLOCKS:]
+        served = [float(count) for count in counts if count is not None]
+        if len(served) < len(counts) or served[0] >= _YOUNG * served[-1]:
+            return False
+        early, middle, late = _thirds(served)
+        first, second = _climbs(lows, noise)
+        # Both by the request; multiplied out, for there may have been none.
+        return second * (middle - early) < self.scale.linear * first * (late - middle)
 
 
 def _rates(blocks: Sequence[_Block]) -> list[float]:
@@ -305,16 +324,26 @@ def _is_even(lows: Sequence[float], climb: float, steady: float, largest: int) -
 
 def _plateau(lows: Sequence[float], noise: float, linear: float) -> float:
     """Where it will come to rest if it slows on as it does; infinite where it does not slow."""
-    third = len(lows) // 3
-    early, middle, late = (fmean(lows[at : at + third]) for at in range(0, len(lows), third))
-    doubt = noise / sqrt(third)
-    first, second = max(middle - early, 0.0) + doubt, late - middle - doubt
+    first, second = _climbs(lows, noise)
     if second <= 0:
         return 0.0
     slows = second / max(first, 1.0)
     if slows >= linear:
         return inf
     return lows[-1] + 0.5 * second * slows / (1 - slows)  # half: an estimate of an estimate
+
+
+def _thirds(values: Sequence[float]) -> tuple[float, float, float]:
+    third = len(values) // 3
+    early, middle, late = (fmean(values[at : at + third]) for at in range(0, len(values), third))
+    return early, middle, late
+
+
+def _climbs(lows: Sequence[float], noise: float) -> tuple[float, float]:
+    """How much it climbed at first and later, by thirds, with all doubt in favour of slowing."""
+    early, middle, late = _thirds(lows)
+    doubt = noise / sqrt(len(lows) // 3)
+    return max(middle - early, 0.0) + doubt, late - middle - doubt
 
 
 def _comes_down(lows: Sequence[float]) -> float:
