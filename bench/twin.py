@@ -6,11 +6,15 @@
 
 ``stand-in``: three stand-ins whose step time is a law that is known; ``embedded``: the three
 replicas of llama.cpp of ``holdfast up``; ``gpu``: two replicas of MODEL, a folder that transformers
-serves, on one GPU. Requests are sent in blocks, the rates in turn, each block
-twice with the same arrivals: how well one of the two runs predicts the other is the noise floor.
-What was measured is kept in the folder, one benchmark's file per block; a run that was interrupted
-goes on where it was. ``--report`` measures nothing more. A prediction is the mean law of 8 seeds;
-the interval of its error is that over the blocks that happened to be measured (90 %, resampled).
+serves, on one GPU. Requests are sent in blocks, the rates in turn, each block twice with the same
+arrivals: how well one of the two runs predicts the other is the noise floor. What was measured is
+kept in the folder, one benchmark's file per block; a run that was interrupted goes on where it was.
+``--report`` measures nothing more. Beside each block's file stands what the fleet said after it
+(``told-…``), and beside all of them the fleet's events: where each engine's law is right and the
+prediction of the fleet is not, traffic was divided otherwise than in the twin, and these say why.
+A prediction is the mean law of 8 seeds; the interval of its error is that over the blocks that
+happened to be measured (90 %, resampled).
+
 Exit status 1 where a prediction is off by more than the larger of --within and 1.5 times the noise
 floor.
 """
@@ -26,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 
@@ -48,6 +52,7 @@ from holdfast.twin.measurement import MeasuredRequest
 from holdfast.wire.up import built_in_text
 from real_fleet import RealFleet, until
 from twin_load import Traffic, run_block
+from twin_story import keep_block, keep_events, largest_share, parts, parts_line
 
 LAW: Final = EngineParameters(
     step_ms=150.0,  # far above what a busy machine adds to a timer
@@ -78,9 +83,17 @@ GAP_S: Final = 1_000.0  # between blocks of one measurement, where a fit reads s
 # --- fleets --------------------------------------------------------------------------------------
 
 
+class Serving(NamedTuple):
+    """A fleet that runs."""
+
+    port: int  # of its gateway
+    model: str
+    admin: str  # the address of its admin port
+
+
 @contextmanager
-def stand_in_fleet(folder: Path, _model: Path | None) -> Iterator[tuple[int, str]]:
-    """Three stand-ins with the known law behind a gateway; its port and the model."""
+def stand_in_fleet(folder: Path, _model: Path | None) -> Iterator[Serving]:
+    """Three stand-ins with the known law behind a gateway."""
     ports = free_ports(5, Random())
     name = "law"
     text = yaml.safe_dump(
@@ -120,7 +133,7 @@ def stand_in_fleet(folder: Path, _model: Path | None) -> Iterator[tuple[int, str
             command = [*holdfast, "serve", "-c", str(folder / "fleet.yaml")]
             processes.append(subprocess.Popen(command, cwd=state, **how))
             until(lambda: _ready(ports[4]) == 3, "three stand-ins are ready")
-            yield ports[3], name
+            yield Serving(ports[3], name, f"http://127.0.0.1:{ports[4]}")
         finally:
             end(processes)
 
@@ -134,26 +147,26 @@ def _ready(admin_port: int) -> int:
 
 
 @contextmanager
-def embedded_fleet(folder: Path, _model: Path | None) -> Iterator[tuple[int, str]]:
-    """The built-in fleet of ``holdfast up``; its port and the model."""
+def embedded_fleet(folder: Path, _model: Path | None) -> Iterator[Serving]:
+    """The built-in fleet of ``holdfast up``."""
     (folder / "fleet.yaml").write_text(built_in_text())
     with tempfile.TemporaryDirectory() as state:
         fleet = RealFleet(Path(state), {})
         try:
             fleet.open()
-            yield fleet.port, "smollm2"
+            yield Serving(fleet.port, "smollm2", fleet.admin)
         finally:
             fleet.close()
 
 
 @contextmanager
-def gpu_fleet(folder: Path, model: Path | None) -> Iterator[tuple[int, str]]:
-    """Two replicas of a model on this host's GPU; the gateway's port and the model's name."""
+def gpu_fleet(folder: Path, model: Path | None) -> Iterator[Serving]:
+    """Two replicas of a model on this host's GPU."""
     if model is None:
         raise SystemExit("--fleet gpu needs --model, a folder that transformers can serve")
     with fleet_of(model.resolve()) as fleet:
         (folder / "fleet.yaml").write_text(fleet.config.read_text())
-        yield fleet.port, fleet.model
+        yield Serving(fleet.port, fleet.model, fleet.admin)
 
 
 FLEETS: Final = {"stand-in": stand_in_fleet, "embedded": embedded_fleet, "gpu": gpu_fleet}
@@ -187,35 +200,65 @@ def measure(how: argparse.Namespace) -> None:
     ]
     if not missing or how.report:
         return
-    prompts, outputs = SHAPES[how.fleet]
-    with FLEETS[how.fleet](how.folder, how.model) as (port, model):
-        warm = Traffic(how.rates[0], 12, prompts, outputs, how.fleet != "gpu")
-        asyncio.run(run_block(port, model, warm, Random(0)))
-        began = time.monotonic()
-        refused, number = 0, 0
-        while missing:
-            block, rate = missing[0]
-            number += 1
-            if time.monotonic() - began > how.minutes * 60:
-                print(f"{len(missing)} blocks are left, {refused} refused; run it again to go on")
-                return
-            time.sleep(PAUSE_S)
-            traffic = Traffic(rate, how.block, prompts, outputs, how.fleet != "gpu")
-            seed = f"{rate:g}/{block // 2}"  # each block and the next have the same arrivals
-            at = time.time()
-            rows, late = asyncio.run(run_block(port, model, traffic, Random(seed)))
-            client = ClientState(late_p99_s=late[len(late) * 99 // 100], late_max_s=late[-1])
-            if how.fleet == "stand-in" and client.late_p99_s > LATE_S:
-                refused += 1
-                told = f"timers were {client.late_p99_s * 1e3:.0f} ms late (p99)"
-                print(f"block {block}, {rate:g}/s: refused, {told}", flush=True)
-                continue  # judged by the client alone; the block is sent again later
-            file = _bench_file(rows, rate, model, f"http://127.0.0.1:{port}", at, client)
-            save_bench(file, path_of(how.folder, rate, block))
-            good = sum(one.outcome is BenchOutcome.SUCCESS for one in file.requests)
-            missing.pop(0)
-            print(f"block {block}, {rate:g}/s: {good} of {len(rows)} answered", flush=True)
-        print(f"{refused} of {number} blocks were refused: timers of this machine were late")
+    with FLEETS[how.fleet](how.folder, how.model) as fleet:
+        try:
+            _send(fleet, missing, how)
+        finally:
+            keep_events(_numbered(how.folder, "events"), fleet.admin)
+
+
+def _send(fleet: Serving, missing: list[tuple[int, float]], how: argparse.Namespace) -> None:
+    began = time.monotonic()
+    if how.warm:  # kept, and in no comparison: what an engine does at first explains what follows
+        path = _numbered(how.folder, "warm-up")
+        file = _block(fleet, how.rates[0], how.warm, Random(0), how, path)
+        save_bench(file, path)
+        print(f"warm-up: {parts_line(parts(file.requests))}", flush=True)
+    refused, number = 0, 0
+    while missing:
+        block, rate = missing[0]
+        number += 1
+        if time.monotonic() - began > how.minutes * 60:
+            print(f"{len(missing)} blocks are left, {refused} refused; run it again to go on")
+            return
+        time.sleep(PAUSE_S)
+        path = path_of(how.folder, rate, block)
+        seed = f"{rate:g}/{block // 2}"  # each block and the next have the same arrivals
+        file = _block(fleet, rate, how.block, Random(seed), how, path)
+        late_s = file.steps[0].client.late_p99_s
+        if how.fleet == "stand-in" and late_s > LATE_S:
+            refused += 1
+            said = f"timers were {late_s * 1e3:.0f} ms late (p99)"
+            print(f"block {block}, {rate:g}/s: refused, {said}", flush=True)
+            continue  # judged by the client alone; the block is sent again later
+        save_bench(file, path)
+        good = sum(one.outcome is BenchOutcome.SUCCESS for one in file.requests)
+        missing.pop(0)
+        said = f"{good} of {len(file.requests)} answered; {parts_line(parts(file.requests))}"
+        print(f"block {block}, {rate:g}/s: {said}", flush=True)
+    print(f"{refused} of {number} blocks were refused: timers of this machine were late")
+
+
+def _block(
+    fleet: Serving, rate: float, requests: int, rng: Random, how: argparse.Namespace, path: Path
+) -> BenchFile:
+    """Send one block, and write beside ``path``, its later place, what the fleet says after it."""
+    ignores_end = how.fleet != "gpu"
+    traffic = Traffic(rate, requests, SHAPES[how.fleet][0], how.tokens, ignores_end)
+    at = time.time()
+    rows, late = asyncio.run(run_block(fleet.port, fleet.model, traffic, rng))
+    told = path.with_name(f"told-{path.name}")
+    keep_block(told, fleet.admin, [row["request_id"] for row in rows if row["request_id"]])
+    client = ClientState(late_p99_s=late[len(late) * 99 // 100], late_max_s=late[-1])
+    return _bench_file(rows, rate, fleet.model, f"http://127.0.0.1:{fleet.port}", at, client)
+
+
+def _numbered(folder: Path, name: str) -> Path:
+    """A file of this name that does not exist yet: one for each run that filled the folder."""
+    number = 1
+    while (path := folder / f"{name}-{number}.json").exists():
+        number += 1
+    return path
 
 
 def _bench_file(
@@ -447,7 +490,22 @@ def _compare(
         )
     if good < asked:
         print(f"| {rate:g} | not answered | {asked - good} of {asked} | | | | | |")
+    shares = [largest_share(file.requests) or 0.0 for file in blocks]
+    whole = largest_share([one for file in blocks for one in file.requests]) or 0.0
+    most = ", ".join(f"{share:.0%}" for share in shares)
+    print(f"| {rate:g} | busiest replica's share | {whole:.0%} | | by block: {most} | | | |")
     return bad
+
+
+def _span(parser: argparse.ArgumentParser, text: str) -> tuple[int, int]:
+    """Two numbers of tokens, as in 8,16."""
+    try:
+        low, high = (int(word) for word in text.split(","))
+    except ValueError:
+        parser.error(f"--tokens: is {text!r}: use two numbers, such as 8,16")
+    if not 1 <= low <= high:
+        parser.error(f"--tokens: is {text!r}: begin with the smaller one, from 1 on")
+    return low, high
 
 
 def main() -> int:
@@ -460,12 +518,15 @@ def main() -> int:
     parser.add_argument("--fit", type=float, default=0.0, help="the rate that is fitted")
     parser.add_argument("--requests", type=int, default=1500, help="of each rate")
     parser.add_argument("--block", type=int, default=125, help="requests of one block")
+    parser.add_argument("--tokens", default="", help="LOW,HIGH of answers; each block the same")
+    parser.add_argument("--warm", type=int, default=12, help="requests before the first block")
     parser.add_argument("--minutes", type=float, default=600.0, help="of measuring, at most")
     parser.add_argument("--within", type=float, default=0.0, help="share; 0.03 or 0.1")
     parser.add_argument("--report", action="store_true", help="measure nothing more")
     how = parser.parse_args()
     how.rates = [float(rate) for rate in (how.rates or RATES[how.fleet]).split(",")]
     how.fit = how.fit or how.rates[len(how.rates) // 2]
+    how.tokens = _span(parser, how.tokens) if how.tokens else SHAPES[how.fleet][1]
     how.within = how.within or (0.03 if how.fleet == "stand-in" else 0.1)
     how.folder.mkdir(parents=True, exist_ok=True)
     measure(how)

@@ -41,6 +41,7 @@ class Seen:
     first_s: float | None = None
     last_s: float | None = None
     replica: str = ""
+    request_id: str = ""  # the gateway's, by which it tells the request's story
     status: int = 0
     error: str = ""
 
@@ -86,6 +87,8 @@ async def _ask(
             name, _, value = line.decode("latin-1").partition(":")
             if name.lower() == "x-holdfast-replica":
                 seen.replica = value.strip()
+            elif name.lower() == "x-request-id":
+                seen.request_id = value.strip()
         if seen.status != 200:
             seen.error = (await reader.read()).decode("utf-8", "replace")[:200]
             return
