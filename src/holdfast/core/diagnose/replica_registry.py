@@ -112,6 +112,10 @@ class ReplicaRegistry:
         found = {one.revision for one in self.replicas.values() if one.model == about.model}
         return tuple(sorted(found - {about.revision, ""}))
 
+    def on_host(self, host: str) -> list[str]:
+        """Return ids of all declared replicas on a host, of every model; may be empty."""
+        return [name for name, one in self.replicas.items() if one.host == host]
+
     def of_model(self, model: str) -> list[str]:
         """Return ids of all declared replicas of a model, of every revision; may be empty."""
         return [name for name, one in self.replicas.items() if one.model == model]

@@ -272,6 +272,90 @@ def test_the_slower_they_are_the_fewer_are_enough(times, row):
     assert first == 5 + row - 1
 
 
+def hosted(**hosts):
+    """Replicas by name, each of a model of its own, on these hosts; all of them are well."""
+    census = ReplicaRegistry()
+    for name, host in hosts.items():
+        census.take(Declared(name, f"model-of-{name}", "1", host))
+    detector = ProbingDetector(ProbingConfig(), census)
+    for at in range(-64, 0):
+        for name in hosts:
+            detector.take(canary("pass", name, latency_s=0.336, running=0), at * 5 * SECOND)
+    return detector
+
+
+def shared(detector, mates, times, rounds=60, **how):
+    """Canaries of r1 and of others every five seconds; when r1 was first told of, by the round."""
+    first = None
+    for at in range(rounds):
+        for name, factor in mates.items():
+            verdict = "slow" if factor >= 2 else "pass"
+            fact = canary(verdict, name, latency_s=0.336 * factor, running=0)
+            assert not detector.take(fact, at * 5 * SECOND)
+        fact = canary("slow", latency_s=0.336 * times, running=0, **how)
+        found = detector.take(fact, at * 5 * SECOND + SECOND)
+        first = at + 1 if found and first is None else first
+    return first
+
+
+@pytest.mark.parametrize(
+    "mates", [{}, {"r2": 1.0}, {"r2": 1.15}, {"r2": 1.0, "r3": 1.7, "r4": 1.0}]
+)
+@pytest.mark.parametrize(("times", "row"), [(10.0, 3), (4.0, 3), (3.2, 5)])
+def test_a_replica_that_is_slow_alone_on_its_host_is_told_as_soon_as_one_without_hosts(
+    mates, times, row
+):
+    detector = hosted(r1="host", **dict.fromkeys(mates, "host"))
+    assert shared(detector, mates, times) == row
+
+
+def test_slow_replicas_on_another_host_and_on_unknown_ones_excuse_nobody():
+    assert shared(hosted(r1="host", r2="other"), {"r2": 1.7}, 4.0) == 3
+    assert shared(hosted(r1="", r2=""), {"r2": 1.7}, 4.0) == 3
+
+
+def test_a_replica_much_slower_than_its_slow_host_is_told():
+    assert shared(hosted(r1="host", r2="host"), {"r2": 1.7}, 10.0) == 3
+    # Of a host that lost more than half of its speed all are told: no neighbour takes so much.
+    both = hosted(r1="host", r2="host")
+    late = [canary("slow", name, latency_s=3.4, running=0) for name in ("r1", "r2")]
+    assert {one.about.replica for one in told(both, *late * 3)} == {"r1", "r2"}
+
+
+@pytest.mark.parametrize("times", [2.1, 2.5])
+def test_a_replica_that_is_as_slow_as_its_host_is_not_told_however_long_that_lasts(times):
+    detector = hosted(r1="host", r2="host")
+    assert shared(detector, {"r2": 1.7}, times, rounds=300) is None  # 25 minutes
+
+
+def test_stalls_beside_a_neighbour_are_no_slow_replica():
+    # A neighbour makes 1.7 of everything, and stalls of a second, which are noise alone, do more.
+    detector = hosted(r1="host", r2="host")
+    found = []
+    for at, stall in enumerate([1.0, 1.1, 1.0, *[2.4, 2.3, 2.4] * 8]):
+        for name in ("r2", "r1"):
+            mine = 1.7 * (stall if name == "r1" else 1.0)
+            verdict = "slow" if mine >= 2 else "pass"
+            fact = canary(verdict, name, latency_s=0.336 * mine, running=0)
+            found += detector.take(fact, at * 5 * SECOND)
+    assert not found
+    alone = hosted(r1="host")
+    noise = canary("slow", latency_s=0.336 * 1.7 * 2.4, running=0)
+    assert signs(alone, noise, noise, noise) == [Sign.CANARY_SLOW]
+
+
+def test_what_others_on_its_host_took_minutes_ago_or_beside_users_excuses_nobody():
+    slow = [canary("slow", latency_s=1.4, running=0)] * 3
+    long_ago = hosted(r1="host", r2="host")
+    for at in range(5):
+        long_ago.take(canary("pass", "r2", latency_s=0.6, running=0), at * SECOND)
+    found = [long_ago.take(fact, (100 + at) * SECOND) for at, fact in enumerate(slow)]
+    assert found[-1]
+    busy = hosted(r1="host", r2="host")
+    beside = [canary("pass", "r2", latency_s=0.9, running=6)] * 5
+    assert signs(busy, *beside, *slow) == [Sign.CANARY_SLOW]
+
+
 def test_half_the_speed_is_a_sign_after_twenty_minutes():
     detector = made()
     for _ in range(5):

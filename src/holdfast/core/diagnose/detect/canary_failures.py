@@ -20,6 +20,11 @@ Neighbours on its host take half of a replica's speed for a while, and no more. 
 learned where nothing ran beside. A late answer beside users' requests says nothing: they may be
 why, or the row may go on behind them.
 
+A neighbour and a stall of its own together take as much as an illness does. Where the replicas on
+one host, of whatever models, are slower than each was itself, its host is: what is usual is longer
+there by as much, up to a neighbour's part, and a late answer that this explains is in good time. A
+host that lost more than half of its speed is ill itself, and its replicas are told.
+
 The fleet counts rows of canaries too (``core.health.lifecycle.SignalRows``), by the same class and
 another table. It asks whether a replica may serve: silence and errors are one row, of which users'
 failures are part, and each state begins it anew. Here the question is how a replica fails: silence,
@@ -57,6 +62,9 @@ _PAUSES_MIN: Final = 2  # answers with one long pause that make a drip
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
 _STEADY_MOST: Final = 1.0  # of one that was late all along: no single stall explains it
 _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
+_IDLE: Final = 5  # canaries of others on its host, with nothing beside, whose middle is "now"
+_HOST_SLOW: Final = 1.2  # times as long on its host as usual: noise of a few canaries is less
+_HOST_FACTOR: Final = 1.5  # slower than its host by so much, or it is the host's trouble
 _FLAWS: Final = {
     Kind.EMPTY.value: (Sign.EMPTY_ANSWERS, "a canary got an answer that is none: empty"),
     Kind.DEGENERATE.value: (Sign.DEGENERATE, "a canary got an answer that is none: degenerate"),
@@ -151,7 +159,8 @@ class _Book:
     """What one replica's canaries got so far."""
 
     __slots__ = (
-        *("aparts", "flow", "latest_at", "latest_s", "pace", "pages", "reading", "rows"),
+        *("aparts", "flow", "idle", "idle_at", "latest_at", "latest_s"),
+        *("pace", "pages", "reading", "rows"),
         *("slow_at", "slow_from", "slow_sum", "steadies", "unended", "usual", "wrongs"),
     )
 
@@ -169,12 +178,28 @@ class _Book:
         self.aparts = 0  # canaries in a row whose pieces came seconds apart
         self.unended = 0  # canaries in a row that got the beginning of an answer, and no end
         self.usual = UsualLatency()  # of those in good time, with nothing beside them
+        self.idle: deque[float] = deque(maxlen=_IDLE)  # seconds; the last ones, slow or not
+        self.idle_at = 0
 
     def count(self, outcome: CanaryVerdict | Kind) -> None:
         """Add one canary to the rows."""
         self.rows.count(outcome)
         if not self.rows[_Row.SILENCES]:
             self.pages.clear()
+
+    def in_time(self) -> None:
+        """End the row of slow ones."""
+        self.rows.end(_Row.SLOWS)
+        self.slow_sum, self.steadies = 0.0, 0
+        self.pace.over(Sign.CANARY_SLOW)
+
+    def slowed(self, now: int, fresh: int) -> float | None:
+        """How many times as long as usual its canaries take now; ``None`` = not known."""
+        known = len(self.usual) >= _USUAL_MIN and len(self.idle) >= _USUAL_MIN
+        if not known or not 0 <= now - self.idle_at <= fresh:
+            return None
+        usual = self.usual.median()
+        return nanos(median(self.idle)) / usual if usual else None
 
     def answered(self, verdict: CanaryVerdict) -> None:
         """Add one canary after which it is known that somebody is there and speaks."""
@@ -309,6 +334,9 @@ class ProbingDetector:
         book.latest_s, book.latest_at = fact.latency_s or 0.0, now
         model = self._census.about(fact.replica).model
         self._doubts.pop(model, None)  # the expected answer can be given
+        if fact.latency_s and not fact.running:
+            book.idle.append(fact.latency_s)
+            book.idle_at = now
         if fact.verdict is CanaryVerdict.PASS:
             if fact.latency_s and not fact.running:
                 book.usual.add(nanos(fact.latency_s))
@@ -316,9 +344,10 @@ class ProbingDetector:
                 book.answered(CanaryVerdict.SLOW)  # so few do not make it so slow
                 return self._add_slow(book, fact, now)
             if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
-                book.rows.end(_Row.SLOWS)
-                book.slow_sum, book.steadies = 0.0, 0
-                book.pace.over(Sign.CANARY_SLOW)
+                book.in_time()
+            return None
+        if self._as_its_host(book, fact, now):
+            book.in_time()
             return None
         return self._add_slow(book, fact, now)
 
@@ -464,6 +493,8 @@ class ProbingDetector:
     def _usual_s(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
         """What is usual now: its own past, or its peers' latest where those take longer."""
         known = [seconds(book.usual.median())] if len(book.usual) >= _USUAL_MIN else []
+        if known and fact.latency_s and _doublings(fact.latency_s, known[0]) > 0:
+            known[0] *= self._host_slowness(fact.replica, now)
         theirs = [
             peer.latest_s
             for peer in self._peers(fact.replica)
@@ -472,6 +503,26 @@ class ProbingDetector:
         if theirs:
             known.append(median(theirs))
         return max(known, default=None)
+
+    def _as_its_host(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
+        """Whether its host is slow at present, and that explains how long a canary took."""
+        if not fact.latency_s or len(book.usual) < _USUAL_MIN:
+            return False
+        slowness = self._host_slowness(fact.replica, now)
+        usual_s = slowness * seconds(book.usual.median())
+        return slowness > 1 and fact.latency_s <= _HOST_FACTOR * usual_s
+
+    def _host_slowness(self, replica: str, now: int) -> float:
+        """How many times as long the others on its host take than each of them did; 1 = as usual.
+
+        At most what a neighbour may take. 1 where its host is not known, or nobody else is there.
+        """
+        host = self._census.about(replica).host
+        names = self._census.on_host(host) if host else []
+        books = [self._books[name] for name in names if name != replica and name in self._books]
+        known = [one for book in books if (one := book.slowed(now, self._fresh)) is not None]
+        middle = median(known) if known else 1.0
+        return min(middle, 2**_NEIGHBOUR) if middle >= _HOST_SLOW else 1.0
 
     def _peers(self, replica: str) -> list[_Book]:
         model = self._census.about(replica).model
