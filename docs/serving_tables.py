@@ -59,7 +59,7 @@ from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
 from holdfast.core.request.admission import refusals
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
-from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS, LOST
+from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS, LOST, UNREAD
 from holdfast.core.request.idempotency.key_policy import IdempotencyConfig
 from holdfast.core.types import SECOND
 from holdfast.core.view.layers import Reading
@@ -180,6 +180,7 @@ def _failures() -> Iterator[tuple[int, str, str]]:
             yield status, code, f"an attempt ended in {', '.join(kinds)}"
     yield *ERROR_DEFAULT, "an attempt failed in any other way"
     yield *DEADLY, "the connection died under it on two replicas"
+    yield *UNREAD, "a prompt of 2,048 tokens or more had no first token by the request's deadline"
     yield *LOST, "told to the batch process alone: the connection died under it"
 
 

@@ -68,6 +68,7 @@ EVERY = [
     ConfigFrame(7, b'{"models": []}'),
     ViewFrame(3, 7, ["m"], [ROW]),
     LoadFrame([("m", "r1", 400, 2, 0.5), ("m", "r2", None, None, None)]),
+    LoadFrame([("m", "r1", 400, 2, 0.5)], [("m", "r1")]),
     LeaseFrame({"a": 0.25}, 0.5, [("m", "r1")], 4),
     MoveFrame("m", "r1"),
     DetoursFrame({"r1": "http://127.0.0.1:1"}),

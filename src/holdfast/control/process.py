@@ -389,9 +389,8 @@ class Control:
             await asyncio.sleep(SAMPLE_S)
 
     def _tell_loads(self, loads: list[LoadReported]) -> None:
-        self._hub.broadcast(loads_to_frame(loads))
         self._demand_tracker.loads(loads)
-        self.loop.engine_loads(loads)
+        self._hub.broadcast(loads_to_frame(self.loop.engine_loads(loads)))
 
     def _counters(self) -> dict[str, float]:
         """The sums of all gateways' counters, including gateways that have ended."""

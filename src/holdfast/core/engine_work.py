@@ -15,10 +15,13 @@ Two things tell an engine that reads a prompt from one that hangs:
     its page shows steps and no tokens ──► busy, for as long as the page shows it
     gateways wait for the first token of a long prompt, and
         its page shows a cache that fills ──► busy, for as long as the page shows it
-        its page shows nothing of use ──► it may be busy, for a millisecond a token
+        its page shows nothing of use ──► it may be busy, for as long as they explain
         its page shows that nothing moves, for half a minute ──► it is not
 
-Where no long prompt is waited for, only steps delay a verdict.
+Where no long prompt is waited for, only steps delay a verdict. What long prompts explain is said by
+gateways, which know how fast prompts are read and whose they are; without their word it is a
+millisecond a token. A prompt that came after the silence had begun explains none of it: whoever
+sends one after the other to an engine that hangs gets it no more time.
 
 Rejected: the counter of prompt tokens. vLLM, SGLang and llama.cpp count a prompt when it has been
 read to its end, which is when its first token comes and the question is settled anyway. Rejected:
@@ -34,6 +37,7 @@ from holdfast.core.types import MILLISECOND, SECOND
 _RISES_MIN: Final = 3  # fewer may be requests that come as others leave an engine that hangs
 _PER_TOKEN: Final = MILLISECOND  # 1,000 tokens/s: a tenth of what one current GPU reads
 _LONGEST: Final = 300 * SECOND  # whatever is waited for: a replica that hangs must be found
+_LATE: Final = 3 * SECOND  # gateways tell once a second, and of several one may be late
 _STILL_LOOKS: Final = 30  # a second apart; single steps of a prompt take a few seconds at most
 
 
@@ -106,28 +110,43 @@ _WORKS: Final = (EngineWork.TOKENS, EngineWork.STEPS, EngineWork.FILLING)
 class PromptReading:
     """What is known of the long prompts that one replica reads: by gateways, and by its page."""
 
-    __slots__ = ("_still", "_unread_at", "_watch", "shown_at", "works")
+    __slots__ = ("_explained_at", "_still", "_unread_at", "_watch", "reads", "shown_at", "works")
 
     def __init__(self) -> None:
         self._unread_at: dict[str, int] = {}  # tokens, as each gateway last said
+        self._explained_at: dict[str, int] = {}  # for how long (ns), as each gateway last said
         self._watch = WorkWatch()
         self._still = 0  # readings in a row of a page on which nothing moves
         self.shown_at = 0  # when its page last showed that it reads prompts
+        self.reads = False  # the latest reading of its page showed that it reads a prompt
         self.works = False  # the latest reading of its page showed work of any kind
 
-    def told(self, gateway: str, unread: int) -> None:
-        """Take a gateway's word on the long prompts whose first token it waits for there."""
-        if unread:
-            self._unread_at[gateway] = unread
-        else:
+    def told(
+        self, gateway: str, unread: int, explained: int | None = None, silent: int = 0
+    ) -> None:
+        """Take a gateway's word on the long prompts whose first token it waits for there.
+
+        ``unread`` is their tokens, ``explained`` for how long (ns) they explain that nothing comes
+        (``None``: a millisecond a token), ``silent`` for how long nothing has come.
+        """
+        if not unread:
             self._unread_at.pop(gateway, None)
+            self._explained_at.pop(gateway, None)
+            return
+        self._unread_at[gateway] = unread
+        explained = unread * _PER_TOKEN if explained is None else explained
+        if silent > _LATE:  # what has come since the silence began is no reason for it
+            explained = min(explained, self._explained_at.get(gateway, 0))
+        self._explained_at[gateway] = explained
 
     def look(self, page: EnginePage, now: int) -> None:
         """Take one reading of the replica's page."""
         work = self._watch.look(page)
         self.works = work in _WORKS
         # At an engine that hangs, requests that come and go move its cache, too.
-        if work is EngineWork.STEPS or (work is EngineWork.FILLING and self._unread_at):
+        filling = work is EngineWork.FILLING and bool(self._unread_at)
+        self.reads = work is EngineWork.STEPS or filling
+        if self.reads:
             self.shown_at = now
         if self.works or page.running == 0:  # an idle engine has nothing to show
             self._still = 0
@@ -136,10 +155,10 @@ class PromptReading:
 
     def explains(self, still: int) -> bool:
         """Whether long prompts explain that no request there got anything for ``still`` ns."""
-        unread = sum(self._unread_at.values())
-        if not unread or self._still >= _STILL_LOOKS:
+        if self._still >= _STILL_LOOKS:
             return False
-        return still < min(unread * _PER_TOKEN, _LONGEST)
+        # Not their sum: a tenant may send its prompts through every gateway.
+        return still < min(max(self._explained_at.values(), default=0), _LONGEST)
 
 
 def _moved(before: int | None, after: int | None) -> bool:

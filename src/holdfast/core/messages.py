@@ -185,9 +185,10 @@ class LoadReported:
     tokens: int | None = None
     waiting: int | None = None
     kv_used: float | None = None
-    running: int | None = None  # this and what follows is for control: gateways are not told
+    running: int | None = None  # this and the next two are for control: gateways are not told
     generated: int | None = None  # tokens since its start
     steps: int | None = None  # passes or tokens since its start, those of prompts included
+    reads: bool = False  # for gateways: its page shows that it reads a prompt
 
 
 @dataclass(slots=True)
@@ -333,6 +334,8 @@ class Tally:
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by statistic: rankings,
     # tensors and classes
     unread: int = 0  # tokens of long prompts whose first token is waited for, at this moment
+    # For how long those explain that nothing comes, weighed by tenants; ``None``: not weighed.
+    explained_s: float | None = None
 
     @property
     def progressed(self) -> bool:

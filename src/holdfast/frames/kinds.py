@@ -66,6 +66,7 @@ class LoadFrame(msgspec.Struct, frozen=True, array_like=True, tag="load"):
     """Loads that engines report: model, replica, tokens, waiting, KV use; None = unknown."""
 
     loads: list[tuple[str, str, int | None, int | None, float | None]]
+    reading: list[tuple[str, str]] = []  # (model, replica) whose page shows that it reads a prompt
 
 
 class LeaseFrame(msgspec.Struct, frozen=True, array_like=True, tag="lease"):
@@ -166,6 +167,7 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
     withdrawn: int = 0
     scores: dict[str, list[float]] = {}
     unread: int = 0
+    explained_s: float | None = None
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):

@@ -80,14 +80,17 @@ _HALTS: Final = {halt.value: halt for halt in Halt}
 
 def loads_to_frame(loads: Iterable[LoadReported]) -> LoadFrame:
     """Convert load reports to their frame."""
+    told = list(loads)
     return LoadFrame(
-        [(one.model, one.replica_id, one.tokens, one.waiting, one.kv_used) for one in loads]
+        [(one.model, one.replica_id, one.tokens, one.waiting, one.kv_used) for one in told],
+        [(one.model, one.replica_id) for one in told if one.reads],
     )
 
 
 def frame_to_loads(frame: LoadFrame) -> list[LoadReported]:
     """Convert a frame to load reports, each an event for the flow."""
-    return [LoadReported(*row) for row in frame.loads]
+    reading = set(frame.reading)
+    return [LoadReported(*row, reads=row[:2] in reading) for row in frame.loads]
 
 
 def seen_to_frame(
@@ -130,6 +133,7 @@ def _tally_row(tally: Tally) -> TallyRow:
         tally.withdrawn,
         {name: list(values) for name, values in tally.scores.items()},
         tally.unread,
+        tally.explained_s,
     )
 
 
@@ -139,7 +143,7 @@ def _tally(row: TallyRow) -> Tally:
     times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
     scores = {name: tuple(values) for name, values in row.scores.items()}
     counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn, scores)
-    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted, row.unread)
+    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted, row.unread, row.explained_s)
     return Tally(*fields)
 
 

@@ -43,6 +43,9 @@ class Story:
         self.asked: dict[str, tuple[int, RunCanary]] = {}  # until when, by replica
         self.stuck_since: int | None = None
         self.unread = 0
+        self.explained_s: float | None = None  # as gateways of today say it
+        self.idle = False  # it is stuck, and no user is there
+        self.behind = 0  # short requests of others that wait behind the prompt
         self.page = None  # from seconds since the prompt came to EnginePage
         self.told: list = []
         for name in ("r1", "r2"):
@@ -81,9 +84,10 @@ class Story:
                 self._canary(name, due, action)
 
     def _each_second(self) -> None:
-        if self.stuck_since is None:
+        if self.stuck_since is None or self.idle:
             return
-        self._tally(Tally("m", "r1", 0, 0, 0, 1, 0, unread=self.unread))
+        long = {"unread": self.unread, "explained_s": self.explained_s}
+        self._tally(Tally("m", "r1", 0, 0, 0, 1 + self.behind, 0, **long))
         if self.page is not None:
             page = self.page((self.now - self.stuck_since) / SECOND)
             waiting = int("r1" in self.asked)  # a canary waits behind the prompt
@@ -158,6 +162,41 @@ def test_a_prompt_of_100_000_tokens_makes_nobody_ill(page, slots):
     assert (story.state, story.harm()) == (State.READY, [])
 
 
+@pytest.mark.parametrize("page", [None, vllm, llamacpp, silent])
+def test_a_prompt_of_100_000_tokens_of_one_tenant_makes_nobody_ill_though_others_wait(page):
+    story = Story(slots=4)
+    story.explained_s, story.behind = 100.0, 3
+    story.begin(LONG, page)
+    story.play(80)
+    assert (story.state, story.harm()) == (State.READY, [])
+    story.end()
+    story.play(30)
+    assert (story.state, story.harm()) == (State.READY, [])
+
+
+def test_a_slow_engine_whose_pace_is_known_has_the_time_that_it_takes():
+    """100,000 tokens at 500 a second, without a page; a millisecond a token is half of that."""
+    story = Story()
+    story.explained_s = 400.0
+    story.begin(LONG)
+    story.play(200)
+    assert (story.state, story.harm()) == (State.READY, [])
+
+
+def test_a_second_prompt_explains_what_follows_the_first_ones_token():
+    """The first is read for 60 s and answered; then the second, of another size, for 80 s."""
+    story = Story()
+    story.explained_s = 70.0
+    story.begin(70_000)
+    story.play(60)
+    story.explained_s, story.unread = 100.0, 170_000
+    story.play(5)
+    story._tally(Tally("m", "r1", 0, 0, 0, 1, 70_000, unread=LONG, explained_s=100.0))
+    story.unread = LONG
+    story.play(80)
+    assert (story.state, story.harm()) == (State.READY, [])
+
+
 def test_a_page_that_shows_steps_needs_no_word_of_gateways():
     """Users who come by another way, and gateways of an earlier version, tell of no prompt."""
     story = Story(slots=1)
@@ -203,6 +242,68 @@ def test_without_a_page_a_hang_beside_a_long_prompt_is_found_when_the_prompt_exp
     story = Story()
     story.begin(LONG)
     assert 100 <= found_after(story, 200) <= 120
+
+
+@pytest.mark.parametrize(("explained_s", "within_s"), [(100.0, 120), (50.0, 70), (0.0, 20)])
+def test_a_hang_beside_a_tenants_many_long_prompts_is_found_when_its_largest_explains_no_more(
+    explained_s, within_s
+):
+    """A million tokens in ten prompts and ever more of them; 0: the tenant is not believed."""
+    story = Story(slots=4)
+    story.explained_s, story.behind = explained_s, 9
+    story.begin(10 * LONG)
+    for _ in range(within_s):
+        story.play(1)
+        story.unread += LONG
+        if story.state is State.QUARANTINED:
+            return
+    raise AssertionError(f"still {story.state} after {within_s} s")
+
+
+@pytest.mark.parametrize("page", [None, frozen, silent])
+def test_prompts_that_come_after_the_silence_began_excuse_nothing(page):
+    """An engine hangs beside a short request; from the fourth second on long prompts come."""
+    story = Story()
+    story.begin(0, page)
+    story.play(4)
+    story.unread, story.explained_s = LONG, 100.0
+    assert found_after(story, 60) <= 20
+
+
+def test_a_long_prompt_for_an_idle_replica_that_did_not_answer_its_canary_excuses_nothing():
+    story = Story()
+    story.begin(0)
+    story.stuck_since, story.idle = story.now, True
+    story.play(7)
+    member = story.fleet.members["r1"]
+    assert member.silent_from
+    told = Tally("m", "r1", 0, 0, 0, 1, 0, unread=LONG, explained_s=100.0)
+    member.users("g", told, story.now)
+    assert not member.may_read_prompts(story.now)
+
+
+def test_the_same_tenant_behind_many_gateways_explains_no_more():
+    reading = PromptReading()
+    for number in range(8):
+        reading.told(f"g{number}", LONG, 100 * SECOND)
+    assert reading.explains(99 * SECOND)
+    assert not reading.explains(101 * SECOND)
+
+
+def test_a_gateway_that_does_not_weigh_is_believed_by_the_length_of_its_prompts():
+    reading = PromptReading()
+    reading.told("g", 20_000)
+    assert reading.explains(19 * SECOND)
+    assert not reading.explains(21 * SECOND)
+
+
+def test_a_page_that_reads_is_told_and_one_that_emits_tokens_or_stands_is_not():
+    reading = PromptReading()
+    shown = []
+    for steps, generated in ((1, 5), (2, 5), (3, 6), (3, 6), (4, 6)):
+        reading.look(EnginePage(1, steps=steps, generated=generated), START)
+        shown.append(reading.reads)
+    assert shown == [False, True, False, False, True]
 
 
 def test_an_engine_that_stops_in_the_middle_of_a_prompt_is_found():

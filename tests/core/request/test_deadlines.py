@@ -509,6 +509,10 @@ def test_prompt_bounds_must_ascend_and_be_few(bounds):
     [
         (5.2, 10, False, Kind.FIRST_TOKEN_TIMEOUT),
         (4.9, 10, False, None),
+        (64, 50_000, False, None),  # and is not waited for longer than a minute
+        (65, 50_000, False, Kind.FIRST_TOKEN_TIMEOUT),
+        (104, 100_000, False, None),  # but by a prompt that a GPU reads for longer
+        (105, 100_000, False, Kind.FIRST_TOKEN_TIMEOUT),
         (44, 4_000, False, None),  # an engine without a GPU needs that
         (45, 4_000, False, Kind.FIRST_TOKEN_TIMEOUT),
         (5, 4_000, True, Kind.BETWEEN_TOKENS_TIMEOUT),
@@ -553,7 +557,13 @@ def fresh(canary_s=None, *, whole=False, samples=(), **config):
         (1.6, (), 500, 0, 37),  # llama.cpp on a busy CPU
         (0.2, (), 100, 1, 32),  # another of ours is ahead of it there
         (0.2, (), 100, 9, 60),
-        (0.2, (), 100_000, 0, 60),  # a long prompt
+        (0.2, (), 2_047, 9, 60),
+        (0.2, (), 2_048, 9, 80.48),  # a long prompt: beyond the wide one by what reading it takes
+        (0.2, (), 5_000, 0, 65),
+        (3.0, (), 5_000, 0, 110),  # the same on a starved CPU
+        (None, (), 5_000, 0, 110),
+        (0.2, (), 100_000, 0, 160),  # a minute at 100 tokens/s, more at 1,000
+        (None, (), 1_000_000, 0, 600),  # never beyond the request
         (10.0, (), 100, 0, 60),  # never beyond the wide one
     ],
 )

@@ -226,13 +226,18 @@ class FleetLoop:
                         self._platform.heard(tally.replica_id, TOKENS)
         self.tell(event)
 
-    def engine_loads(self, loads: Sequence[LoadReported]) -> None:
-        """Pass engines' own figures to the fleet; figures of work that move are signs of life."""
+    def engine_loads(self, loads: Sequence[LoadReported]) -> list[LoadReported]:
+        """Pass engines' own figures to the fleet; figures of work that move are signs of life.
+
+        Returns them as gateways are told: with the fleet's word on which engines read a prompt.
+        """
         self.tell(EngineLoads(tuple(loads)))
         for load in loads:
             member = self._fleet.members.get(load.replica_id)
             if member is not None and member.prompts.works:
                 self._platform.heard(load.replica_id, METRICS)
+        reading = {name for name, member in self._fleet.members.items() if member.prompts.reads}
+        return [replace(load, reads=load.replica_id in reading) for load in loads]
 
     def gateway_gone(self, gateway: str) -> None:
         """Set the requests in flight of a disconnected gateway to zero at all replicas."""

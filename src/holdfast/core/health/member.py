@@ -10,7 +10,7 @@ from holdfast.core.health.drain import Drain
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.lifecycle import Signal
 from holdfast.core.messages import CanaryResult, Tally
-from holdfast.core.types import SECOND, Replica, State
+from holdfast.core.types import SECOND, Replica, State, nanos
 
 _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _STILLS_MAX: Final = 64  # times between signs of users' requests; one a second for a while
@@ -162,7 +162,7 @@ class Member:
             self.moved_at = now
         self.progress_at = now if told.progressed else self.progress_at
         self.inflight_at[gateway] = told.inflight
-        self.prompts.told(gateway, told.unread)
+        self._take_prompts(gateway, told, now)
         self.told_at[gateway] = now
         self.budget.served(told.tokens, now, earns=self.canary.billed or not self.has_free_slot)
         self.served_at = now if told.successes else self.served_at
@@ -170,6 +170,14 @@ class Member:
         self.failed_at = now if told.failures or told.withdrawn else self.failed_at
         if told.failures:
             self.call_canary(now)
+
+    def _take_prompts(self, gateway: str, told: Tally, now: int) -> None:
+        """Take a gateway's word on its long prompts, by how long nothing has come from here."""
+        since = max(self.moved_at, self.heard[-1] if self.heard else 0)
+        if self.silent_from > self.progress_at:  # an idle one was asked, and did not answer
+            since = self.silent_from
+        explained = None if told.explained_s is None else nanos(told.explained_s)
+        self.prompts.told(gateway, told.unread, explained, now - since)
 
     def stillness(self, now: int) -> int:
         """The longest time (ns) in the last 30 s in which requests there showed no progress.

@@ -35,6 +35,8 @@ _FINISH: Final = RequestStep.FINISH
 _ROOM_BELOW: Final = 0.9  # of capacity: a step of a quarter of the traffic must find some room
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
 DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must not be sent again
+# Its own code: neither more attempts nor another replica would have helped, only more time.
+UNREAD: Final = (504, "prompt_unread")
 LOST: Final = (502, "replica_lost")  # its own code: whoever sent it decides whether it goes again
 
 
@@ -250,4 +252,4 @@ def _has_room(lanes: Mapping[str, Lane], model: str | None, now: int) -> bool | 
     return None if saturation is None else saturation < _ROOM_BELOW
 
 
-__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "LOST", "AdmissionDesk"]
+__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "LOST", "UNREAD", "AdmissionDesk"]

@@ -33,6 +33,7 @@ class Candidate:
         "batch_inflight",
         "breaker",
         "doubt_from",
+        "explained_s",
         "failures",
         "fast",
         "finishes",
@@ -52,6 +53,7 @@ class Candidate:
         "own_tokens",
         "paces",
         "prefill_tokens",
+        "reads_at",
         "ready_at",
         "reason",
         "replica",
@@ -99,6 +101,8 @@ class Candidate:
         self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
         self.prefill_tokens = 0  # prompts of streams that wait for their first token here
         self.unread = 0  # of long prompts alone, answers in one piece included
+        self.explained_s: float | None = None  # for so long they explain that nothing comes
+        self.reads_at = 0  # when its engine last showed that it reads prompts; 0 = never
         self.reports = 0  # load reports taken in
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
         self.waiting: int | None = None  # requests queued inside the engine
@@ -229,6 +233,7 @@ class Candidate:
             withdrawn=self.withdrawn,
             scores=_tuples(self.scores) if self.scores else {},
             unread=self.unread,
+            explained_s=self.explained_s if self.unread else None,
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.withdrawn = 0

@@ -2,7 +2,8 @@
 
 Nobody can configure how long a first token takes: it depends on model, hardware, prompt and load.
 So a pool starts with wide deadlines and then follows its own p99.9 per class of prompt length
-(``learned_deadline.py``), with a generous factor. Between the two, from the first canary and the
+(``learned_deadline.py``), with a generous factor; a long prompt has at least what it takes to read
+it (``prompts/reading_pace.py``). Between the two, from the first canary and the
 first few requests on, a wait is a large multiple of what those took, and never below 15 s: a
 lightly used gateway would not have a hundred samples for an hour. Two things make a wait longer:
 a waiting queue in the engine that is longer than usual, and a pool that as a whole has become
@@ -31,6 +32,7 @@ from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.request.learned_deadline import GROUPS, DeadlineRise, LearnedDeadline
+from holdfast.core.request.prompts.reading_pace import PACED_TOKENS, ReadingPace, unhurried
 from holdfast.core.types import MILLISECOND, SECOND, Request, nanos, require
 
 _REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
@@ -41,9 +43,8 @@ _PACE_UP, _PACE_DOWN = 0.05, 0.2
 _PACE_MAX: Final = 3.0
 _PACE_NORMAL: Final = 2.0
 _DOUBT_PER_TOKEN: Final = MILLISECOND  # a prompt at 1,000 tokens/s: doubt is cheap
-# At a replica that is known to stand still: a prompt on an engine without a GPU, at 100 tokens/s.
-_STOOD: Final = 5 * SECOND
-_STOOD_PER_TOKEN: Final = SECOND // 100
+_STOOD: Final = 5 * SECOND  # at a replica that is known to stand still
+_EARLY_PER_TOKEN: Final = SECOND // 100  # an engine without a GPU, at 100 tokens/s
 _USUAL_FACTOR: Final = 2  # of the median answer in one piece: its own length explains no more
 
 
@@ -197,12 +198,21 @@ class Deadlines:
         "_wide",
         "_window",
         "firings",
+        "reading",
         "request",
         "scale",
     )
 
-    def __init__(self, config: DeadlineConfig, *, answers: bool = False) -> None:
+    def __init__(
+        self,
+        config: DeadlineConfig,
+        *,
+        answers: bool = False,
+        reading: ReadingPace | None = None,
+    ) -> None:
         self._config = config
+        # Of long prompts; answers in one piece follow what streams taught.
+        self.reading = reading or ReadingPace(config.quantile, config.forget_s)
         self._answers = answers  # for those in one piece, which take as long as they are
         self._canary = 0  # the slowest usual canary of the pool; 0 = unknown
         self._doubt_wait = nanos(config.doubt_s)
@@ -261,11 +271,35 @@ class Deadlines:
         """
         learned = self._classes[bisect_left(self._bounds, request.size)]
         deadline = self._first_token(learned, waiting, now)
+        if request.prompt_tokens >= PACED_TOKENS:
+            return self._wait_for_long(request, learned, deadline, waiting, ahead, now)
         if learned.settled or waiting or now < self._early_from:
             return deadline
         early = self._early(request, learned)
         if not early:
             return deadline
+        return min(deadline, early * (1 + ahead) * self._rise.value)
+
+    def _wait_for_long(
+        self,
+        request: Request,
+        learned: LearnedDeadline,
+        deadline: int,
+        waiting: int | None,
+        ahead: int,
+        now: int,
+    ) -> int:
+        """The wait for a long prompt: it grows with its length, up to the limit of the request."""
+        reading = self.reading.allowance(request.prompt_tokens, now)
+        if learned.settled:
+            # A class of answers says nothing of prompts, and the last one of prompts has no end.
+            needed = deadline + reading if self._answers else max(deadline, reading)
+            return min(needed, self.request)
+        deadline = min(deadline + reading, self.request)
+        early = 0 if waiting or now < self._early_from else self._early(request, learned)
+        if not early:
+            return deadline
+        early = max(early, self._early_floor + reading)
         return min(deadline, early * (1 + ahead) * self._rise.value)
 
     def _early(self, request: Request, learned: LearnedDeadline) -> int:
@@ -282,7 +316,7 @@ class Deadlines:
             return 0
         if sampled:
             base = max(base, int(self._config.early_factor * learned.largest))
-        return max(base, self._early_floor) + request.prompt_tokens * _STOOD_PER_TOKEN
+        return max(base, self._early_floor) + request.prompt_tokens * _EARLY_PER_TOKEN
 
     def doubt_after(self, request: Request) -> int:
         """How long (ns) a first token of this request may take before its replica is in doubt.
@@ -381,6 +415,14 @@ class Deadlines:
         group.young_total += elapsed
         group.young.add(elapsed * 1.0)  # the sketch compares floats, and mixing costs double
         return median
+
+    def observe_prompt(self, replica_id: str, tokens: int, elapsed: int) -> None:
+        """Learn from a stream's first token how fast a long prompt was read.
+
+        ``elapsed`` is in ns. Call it before ``observe_first_token``.
+        """
+        replica = self._replicas.get(replica_id) or self._admit(replica_id)
+        self.reading.observe(replica.group, tokens, elapsed)
 
     def observe_gaps(self, worst_gap: int, count: int, replica_id: str = "") -> None:
         """Learn from an ended stream: ``count`` gaps between tokens, the longest in ns.
@@ -483,6 +525,7 @@ class Deadlines:
                 self._rise.reset()  # to the wide deadlines; where those failed the rise stays
             for one in learnt:
                 one.forget()
+            self.reading.forget()
             self._early_from = now + nanos(self._config.forget_s)
             self._silent_from = now + self._wide if known else now
         for one in learnt:
@@ -503,12 +546,13 @@ class Deadlines:
 def stuck(waited: int, prompt_tokens: int, *, begun: bool, usual: int = 0) -> Kind | None:
     """Which timeout an attempt has failed with after ``waited`` ns on a stalled replica.
 
-    ``None``: it stays. 5 s are enough once tokens came; before that 10 ms more per prompt token,
-    and at least twice ``usual``, the usual time of an answer in one piece (ns, 0 = unknown).
+    ``None``: it stays. 5 s are enough once tokens came; before that 10 ms more per prompt token
+    up to a minute, or 1 ms per token, and at least twice ``usual``, the usual time of an answer in
+    one piece (ns, 0 = unknown).
     """
     if begun:
         return Kind.BETWEEN_TOKENS_TIMEOUT if waited >= _STOOD else None
-    enough = waited >= max(_STOOD + prompt_tokens * _STOOD_PER_TOKEN, _USUAL_FACTOR * usual)
+    enough = waited >= max(_STOOD + unhurried(prompt_tokens), _USUAL_FACTOR * usual)
     return Kind.FIRST_TOKEN_TIMEOUT if enough else None
 
 

@@ -49,16 +49,17 @@ from holdfast.core.request.active_request import (
     unreached,
 )
 from holdfast.core.request.admission.quota import Quota
-from holdfast.core.request.admission_desk import AdmissionDesk
+from holdfast.core.request.admission_desk import UNREAD, AdmissionDesk
 from holdfast.core.request.breaker import BreakerChange
 from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import Hedger
 from holdfast.core.request.lane import Lane, LaneTable
+from holdfast.core.request.prompts.long_prompts import LOOK_AGAIN, reason_to_stay, why_unread
 from holdfast.core.request.request_mover import RequestMover
 from holdfast.core.request.retry import Retry, RetryBudget
 from holdfast.core.request.timer_wheel import TimerWheel
-from holdfast.core.types import SECOND, nanos
+from holdfast.core.types import SECOND, Halt, nanos
 
 _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
@@ -567,9 +568,16 @@ class Flow:
     def _on_halted(self, event: ReplicaHalted, now: int) -> list[FlowAction]:
         """Send requests without content away from a replica that control found, or empties."""
         actions: list[FlowAction] = []
-        self._mover.mark(event.model, event.replica_id, event.halt, now)
+        self._mark_halted(event.model, event.replica_id, event.halt, now)
         self._mover.move(actions, now)
         return actions
+
+    def _mark_halted(self, model: str, replica_id: str, halt: Halt, now: int) -> None:
+        """Mark what is caught at a replica; long prompts explain a hang no more."""
+        lane = self._lanes.get(model)
+        if halt is Halt.STALLED and lane is not None:
+            lane.long_prompts.refute(replica_id, now)
+        self._mover.mark(model, replica_id, halt, now)
 
     # --- time passes ------------------------------------------------------------------------------
 
@@ -601,8 +609,12 @@ class Flow:
         if now >= active.deadline:
             if active.phase is RequestPhase.QUEUED:
                 lane.queue.remove(active.request.id)
+            unread = why_unread(active, lane.deadlines.reading, now)
             self._abort_all(active, lane, active.live, Kind.DEADLINE, actions, now)
-            actions.append(self._desk.fail(active, Kind.DEADLINE, "out of time", now))
+            if unread is not None:
+                actions.append(self._desk.finish(active, *UNREAD, unread, now))
+            else:
+                actions.append(self._desk.fail(active, Kind.DEADLINE, "out of time", now))
             return
         if active.phase is RequestPhase.BACKING_OFF:
             actions.extend(self._again(active, lane, now))
@@ -618,6 +630,8 @@ class Flow:
                 if doubt is not None:
                     actions.append(doubt)
             if now >= attempt.first_due and not lane.bears_with(active, attempt, now):
+                if self._stays(active, attempt, now):
+                    continue
                 if self._time_out(active, lane, attempt, Kind.FIRST_TOKEN_TIMEOUT, 0, actions, now):
                     return  # what comes next has set its own time
                 request = active.request
@@ -625,6 +639,19 @@ class Flow:
                 more = waits.wait(request, candidate.waiting, candidate.inflight, now)
                 attempt.first_due, attempt.scale = now + max(more, SECOND), waits.scale
         self._file_next(active)
+
+    def _stays(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
+        """Whether a late first token is waited for, as no other replica would be sooner."""
+        if len(active.live) > 1:
+            return False  # its rival has the rest of the time
+        may_retry = self._retry.may_retry(active.made + 1, active.deadline, now)
+        reason = reason_to_stay(active, attempt, now, may_retry=may_retry)
+        if reason is None:
+            return False
+        attempt.first_due = now + LOOK_AGAIN
+        if active.story[-1][1:] != ("patience", reason):
+            active.story.append((now, "patience", reason))
+        return True
 
     def _hedge(
         self, active: ActiveRequest, lane: Lane, actions: list[FlowAction], now: int
@@ -694,7 +721,7 @@ class Flow:
                     if candidate.halt is None:
                         self._mover.clear(lane.model, candidate.id)
                     else:
-                        self._mover.mark(lane.model, candidate.id, candidate.halt, now)
+                        self._mark_halted(lane.model, candidate.id, candidate.halt, now)
             if now >= self._mover.look_at:
                 self._mover.move(actions, now)
             for lane in self._lanes.values():
@@ -711,8 +738,8 @@ class Flow:
             for request, refusal in lane.queue.give_up(outlook, now):
                 actions.append(self._desk.shed(self._requests[request.id], refusal, now))
 
-    def _on_load_reported(self, event: LoadReported, _now: int) -> list[FlowAction]:
-        self._lane_table.take_report(event)
+    def _on_load_reported(self, event: LoadReported, now: int) -> list[FlowAction]:
+        self._lane_table.take_report(event, now)
         return []
 
     def _on_leased(self, event: Leased, now: int) -> list[FlowAction]:

@@ -23,10 +23,10 @@ from holdfast.core.request.deadlines import DeadlineConfig, Deadlines
 from holdfast.core.request.failover import FailoverConfig, FailoverLadder
 from holdfast.core.request.failure_ledger import EvidenceConfig, FailureLedger
 from holdfast.core.request.pool import Pool
+from holdfast.core.request.prompts.long_prompts import LONG_TOKENS, LongPrompts
+from holdfast.core.request.prompts.reading_pace import PACED_TOKENS
 from holdfast.core.stats import PeakEwma, RecentSketch
 from holdfast.core.types import MILLISECOND, SECOND, Replica, Request, nanos, require
-
-LONG_TOKENS: Final = 8_192  # of a prompt: about a second on one current GPU; less is no excuse
 
 _CLOSED: Final = BreakerState.CLOSED
 _SUCCESS: Final = Outcome.SUCCESS
@@ -90,6 +90,7 @@ class Lane:
         "_woken_at",
         "answers",
         "deadlines",
+        "long_prompts",
         "model",
         "pool",
         "queue",
@@ -115,7 +116,10 @@ class Lane:
         self.pool = Pool(model, policy, FailoverLadder(config.failover), self._candidate)
         self.queue = FairQueue(config.queue, TokenCounters(tenant_weights))
         self.deadlines = Deadlines(config.deadlines)
-        self.answers = Deadlines(config.deadlines.for_answers(), answers=True)  # those in one piece
+        self.answers = Deadlines(  # those in one piece: nobody sees when their prompts are read
+            config.deadlines.for_answers(), answers=True, reading=self.deadlines.reading
+        )
+        self.long_prompts = LongPrompts(self.deadlines.reading)
         slo = config.slo_first_token_s
         self._slo = nanos(slo) if slo is not None else 1 << 62
         self._first = self._first_late = 0  # first tokens since the last reading, and late ones
@@ -179,7 +183,7 @@ class Lane:
             attempt.prefill = request.prompt_tokens
             candidate.prefill_tokens += request.prompt_tokens
         if request.prompt_tokens >= LONG_TOKENS:
-            candidate.unread += request.prompt_tokens
+            self.long_prompts.begin(attempt, request)
         self.pool.inflight += 1
         active.attempts = number + 1
         active.live.append(attempt)
@@ -209,8 +213,8 @@ class Lane:
         """
         candidate = attempt.candidate
         request = active.request
-        if request.prompt_tokens >= LONG_TOKENS and not attempt.first_at:
-            candidate.unread -= request.prompt_tokens
+        if request.prompt_tokens >= PACED_TOKENS and not attempt.first_at:
+            self._prompt_was_read(request, attempt, now)
         attempt.first_at = now
         candidate.tokens += request.prompt_tokens
         if attempt.prefill:
@@ -243,6 +247,13 @@ class Lane:
             self.pool.changed(now)
             return candidate.breaker.record(_SUCCESS, now, trial=True)
         return None
+
+    def _prompt_was_read(self, request: Request, attempt: Attempt, now: int) -> None:
+        """Learn from the first token of a long prompt how fast prompts are read."""
+        self.long_prompts.end(attempt)
+        if not request.whole:
+            tokens, elapsed = request.prompt_tokens, now - attempt.started
+            self.deadlines.observe_prompt(attempt.candidate.id, tokens, elapsed)
 
     def overdue(self, active: ActiveRequest, attempt: Attempt, now: int) -> Report | None:
         """Raise the latency that routing sees for a replica whose first token is late.
@@ -312,7 +323,7 @@ class Lane:
         if attempt.prefill:
             candidate.prefill_tokens -= attempt.prefill
         if active.request.prompt_tokens >= LONG_TOKENS and not attempt.first_at:
-            candidate.unread -= active.request.prompt_tokens
+            self.long_prompts.end(attempt)
         if active.request.priority:
             candidate.batch_inflight -= 1
         if attempt.report == candidate.reports:
@@ -425,9 +436,10 @@ class Lane:
     def settle(self, now: int) -> None:
         """Count for control the failures that wait for no second opinion any more.
 
-        Call before ``tallies``.
+        Also weighs what long prompts explain. Call before ``tallies``.
         """
         self._ledger.settle(now)
+        self.long_prompts.weigh(self.pool.candidates, now)
 
     def tallies(self) -> list[Tally]:
         """Return one ``Tally`` for each replica with traffic since the last call; resets them."""
@@ -499,12 +511,17 @@ class LaneTable:
             self._lane(model).follow(replicas, now)
         return True
 
-    def take_report(self, event: LoadReported) -> None:
-        """Store the load that an engine reported; unknown replicas are ignored."""
+    def take_report(self, event: LoadReported, now: int) -> None:
+        """Store the load that an engine reported, and whether it reads a prompt.
+
+        Unknown replicas are ignored.
+        """
         lane = self.by_model.get(event.model)
         candidate = lane.pool.candidates.get(event.replica_id) if lane is not None else None
         if candidate is not None:
             candidate.take_report(event.tokens, event.waiting, event.kv_used)
+            if event.reads:
+                candidate.reads_at = now
 
     def lease(self, trials: frozenset[tuple[str, str]] | None, now: int) -> None:
         """Set which (model, replica id) half-open trials this gateway may run.

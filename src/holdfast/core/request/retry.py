@@ -201,6 +201,14 @@ class Retry:
         """
         return moves_made < self._moves_max and now < deadline
 
+    def may_retry(self, attempts_made: int, deadline: int, now: int) -> bool:
+        """Whether one more attempt may be made: by attempts, deadline and budget; claims nothing.
+
+        ``attempts_made`` counts the attempts that cost, the present one included.
+        """
+        left = attempts_made < self._attempts_max and now < deadline
+        return left and self.budget.would_allow(now)
+
     def _decide(
         self, kind: Kind, attempts_made: int, free_used: bool, deadline: int, now: int
     ) -> RetryDecision:

@@ -12,7 +12,8 @@
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,
      │                                                 no_ready_replica, overloaded,
      │                                                 gateway_shortage, batches_unavailable
-     ├─ it took too long          504 timeout          upstream_timeout, deadline_exceeded
+     ├─ it took too long          504 timeout          upstream_timeout, deadline_exceeded,
+     │                                                 prompt_unread
      ├─ no replica answered       502 server           upstream_failed
      └─ it ends its replicas      502 server           replicas_lost: on two, not tried on a third
                                                        replica_lost: on one; for the batch runner
@@ -69,6 +70,7 @@ FINISHES: Final[dict[str, str | None]] = {
     "overloaded": "The replicas of this model are overloaded. Try again later.",
     "gateway_shortage": "The gateway has no connection to spare. Try again later.",
     "deadline_exceeded": "The request took longer than its deadline allows.",
+    "prompt_unread": None,
     "upstream_timeout": "The model did not answer in time.",
     UPSTREAM_FAILED: "The model could not complete the answer.",
     "replicas_lost": "The connection to the model broke on two replicas; no third was tried.",

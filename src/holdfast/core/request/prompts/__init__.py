@@ -1,0 +1,1 @@
+"""Long prompts: how long engines read them, which ones wait for their first token, and why."""
