@@ -51,6 +51,15 @@ def test_long_prompts_that_are_read_are_added_up_and_told_until_they_are_read(ma
     assert attempts(made, 3 * SECOND)["m-1"].unread == 0
 
 
+def test_what_long_prompts_explain_is_the_most_that_a_gateway_says(made):
+    made.take("g-0", tally(inflight=1, unread=9_000, explained_s=0.0))
+    made.take("g-1", tally(inflight=1, unread=20_000, explained_s=4.0))
+    assert attempts(made, 1 * SECOND)["m-1"].explained_s == 4.0
+    made.take("g-1", tally(inflight=1))
+    seen = attempts(made, 2 * SECOND)["m-1"]
+    assert (seen.unread, seen.explained_s) == (9_000, 0.0)
+
+
 def test_what_is_in_flight_is_told_until_it_is_done_or_its_gateway_is_gone(made):
     made.take("g-0", tally(inflight=2))
     made.take("g-1", tally(inflight=3))

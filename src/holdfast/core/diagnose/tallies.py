@@ -77,6 +77,7 @@ class _UnderWay(NamedTuple):
 
     inflight: int
     unread: int  # tokens of long prompts
+    explained_s: float | None  # for how long those explain that nothing comes
 
 
 class Tallies:
@@ -99,7 +100,8 @@ class Tallies:
         if found is None:
             found = self._sums[name] = _Sum(tally.model)
         found.add(tally)
-        self._under_way.setdefault(name, {})[gateway] = _UnderWay(tally.inflight, tally.unread)
+        told = _UnderWay(tally.inflight, tally.unread, tally.explained_s)
+        self._under_way.setdefault(name, {})[gateway] = told
 
     def inflight(self, replica: str) -> int:
         """Return the requests on a replica now, by each gateway's latest tally; 0 if unknown."""
@@ -132,15 +134,24 @@ class Tallies:
         for found in sums.values():
             whole[found.model] += found.ended
         for name in dict.fromkeys([*sums, *self._under_way]):
-            told = self._under_way.get(name, {}).values()
-            unread = sum(one.unread for one in told)
-            now_there = _UnderWay(self.inflight(name), unread)
+            now_there = self._all(name)
             if not now_there.inflight:
                 self._under_way.pop(name, None)
             if name in sums:
                 yield _told(name, sums[name], span_s, now_there, whole[sums[name].model])
             elif now_there.inflight:
-                yield AttemptsSeen(name, span_s, inflight=now_there.inflight, unread=unread), []
+                inflight, unread, explained_s = now_there
+                seen = AttemptsSeen(
+                    name, span_s, inflight=inflight, unread=unread, explained_s=explained_s
+                )
+                yield seen, []
+
+    def _all(self, replica: str) -> _UnderWay:
+        """What all gateways have there; explained is what the most patient of them says."""
+        told = [*self._under_way.get(replica, {}).values()]
+        explained = [one.explained_s for one in told if one.explained_s is not None]
+        unread = sum(one.unread for one in told)
+        return _UnderWay(self.inflight(replica), unread, max(explained, default=None))
 
 
 def _told(
@@ -158,6 +169,7 @@ def _told(
         found.ended / whole if whole else None,
         tuple(found.waits),
         now_there.unread,
+        now_there.explained_s,
     )
     answers: list[Answers] = [
         OutputSeen(name, what, tuple(values)) for what, values in found.values.items()

@@ -251,6 +251,17 @@ def test_streams_that_stop_are_a_sign_once_the_prompts_would_have_been_read():
     assert found[0].at > 10 * SECOND
 
 
+def test_prompts_that_explain_nothing_by_their_gateways_word_excuse_nothing():
+    """One tenant's, whose prompts waited at a replica that hung before."""
+    stopped = {Kind.BETWEEN_TOKENS_TIMEOUT: 3}
+    told_so = [
+        (at, seen(inflight=7, unread=300_000, explained_s=0.0, failures=stopped)) for at in range(9)
+    ]
+    found = told(made(), *well(0, "r2", "r3", "r4"), *told_so)
+    assert [one.sign for one in found][:1] == [Sign.NO_NEXT_TOKEN]
+    assert found[0].at <= 4 * SECOND
+
+
 def test_a_page_that_stands_still_ends_the_excuse_of_long_prompts():
     page = LoadSeen("r1", running=7, kv_used=0.5, generated=100)
     facts = [*well(0, "r2", "r3", "r4")]

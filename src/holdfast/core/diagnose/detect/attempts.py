@@ -159,8 +159,10 @@ class _Book:
         """Keep a report; timeouts while a long prompt is read, or was just now, are left out."""
         if fact.tokens or fact.successes:
             self.moved_at = now
-        self.prompts.told("", fact.unread)
-        before, self.reads = self.reads, self.prompts.explains(now - self.moved_at)
+        still = now - self.moved_at
+        explained = None if fact.explained_s is None else nanos(fact.explained_s)
+        self.prompts.told("", fact.unread, explained, still)
+        before, self.reads = self.reads, self.prompts.explains(still)
         report = _Report(fact, now, reads=before or self.reads)
         self.reports.append(report)
         return report
