@@ -172,7 +172,8 @@ ANSWERS: Final[dict[Cause, CauseRule]] = {
         story="The same question takes longer than it did, with nothing else running. The model "
         "is the same, so what is under it changed: clocks, driver, host, neighbours.",
         look="Compare GPU clocks, power limits and temperature with a peer's; look at what was "
-        "updated or placed on the host at that time.",
+        "updated or placed on the host at that time. Of a model instead of a replica: most other "
+        "hosts slowed down with it, so look at what they share.",
         fix="Find what changed on its host[: the same question took {before_s:s} and takes "
         "{now_s:s} now].",
         remedy=Remedy.OBSERVE,

@@ -127,7 +127,8 @@ PROCESS: Final[dict[Cause, CauseRule]] = {
         "allocations get slow or fail, requests wait for memory that never comes, and the health "
         "page stays green.",
         look="Plot its memory over hours beside its requests: the lower edge rises while traffic "
-        "does not. A restart brings it back to where it began.",
+        "does not. A restart brings it back to where it began. Caches that the first requests "
+        "fill are no leak: each request adds less than the one before.",
         fix="Restart it before memory is exhausted[, in {exhausted_in_s:s}], and report the leak "
         "to whoever makes the engine[: {bytes_per_s:MBmin} at {used_bytes:GB} now].",
         remedy=Remedy.DRAIN_AND_RESTART,
@@ -245,7 +246,9 @@ PROCESS: Final[dict[Cause, CauseRule]] = {
         story="The replica answers right and takes many times as long as its peers for the same "
         "question. Users notice before any error shows.",
         look="Ask it and a peer the same short question, several times, with nothing else "
-        "running. Look at GPU clocks (throttling), at neighbours on its host, and at swapping.",
+        "running. Look at GPU clocks (throttling), at neighbours on its host, and at swapping. "
+        "What a neighbour takes from all replicas of a host, up to half of their speed, is held "
+        "against none of them.",
         fix="It keeps a tenth of its share. Look for heat, power limits, a noisy neighbour or a "
         "fallback to slower kernels; move it if its host is the reason.",
         remedy=Remedy.OBSERVE,
