@@ -6,9 +6,9 @@ by ``neighbour_share`` of it:
 
     factor = 1 + neighbour_share · max(0, busy - host_room)
 
-A replica is busy while its batch is not empty. A fault makes an engine wait, not work: one that hangs
-or drips is not busy, and one that is slow by some factor is busy by that part. A change takes effect
-at the end of the step that runs, as every change of an engine's pace does.
+A replica is busy while its batch is not empty. A fault makes an engine wait, not work: one that
+hangs or drips is not busy, and one that is slow by some factor is busy by that part. A change takes
+effect at the end of the step that runs, as every change of an engine's pace does.
 """
 
 from collections.abc import Callable
