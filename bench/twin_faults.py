@@ -2,6 +2,7 @@
 
     python bench/twin_faults.py --store FILE [--runs N] [--faults crash,hang] [--simulated N]
     python bench/twin_faults.py --store FILE --runs 0          # what the file has, nothing is run
+    python bench/twin_faults.py --records FOLDER [--shape stream] [--faults crash] [--simulated N]
 
 Live is a trial of ``bench/gauntlet.py``: four stand-ins that Holdfast launched, 40 streams per
 second, one struck out of band after a warm-up. They advance in batches of 10 ms a step, a law that
@@ -15,11 +16,18 @@ A live run takes more than a minute, and ten of eight faults more than an hour, 
 to the file as soon as it has ended. Started again with the same file, only what is missing is run;
 a run that could not be made is told, not kept, and tried again the next time.
 
+With ``--records`` the live side is a folder that ``bench/gauntlet_real.py --records`` filled: three
+replicas of llama.cpp, one chat a second, streamed or in one piece, one core kept busy. Nothing is
+run; ``bench/twin_records.py`` has how it is simulated. A fault's row holds the runs of both shapes,
+harmed is as there (an error, another text, no end, later than 15 s), and ``--simulated`` says how
+often each recorded fleet is simulated, with all its game days.
+
 Printed is for each fault: the mean harmed share live and simulated, the 90 % interval of their
 difference (Welch), the median times to detection, and the causes. Held against them: the interval
 lies within 2 points of none, the medians differ by at most 30 % or half a second (strike and notice
 take a live fleet some of that), the cause is the same. Exit status 1 where one of them is missed;
-faults with fewer than two live runs have no interval and are told as not judged.
+faults with fewer than two live runs have no interval and are told as not judged. Status 2: a folder
+or a file that cannot be used.
 """
 
 import argparse
@@ -27,28 +35,24 @@ import json
 import os
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import sqrt
+from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import fmean, median, variance
 from typing import Any, Final
 
 from orjson import loads
-from rich.console import Console
-from rich.table import Table
 
 from diagnosis_sim import GAUNTLET, NONE
 from fault_load import LATE_S
 from gauntlet import NAMED_S, Job, line_of, run_all, shots_of
 from gauntlet_fleet import COUNT, TOKENS, fleet_text
+from gauntlet_real import CAUSES
 from gauntlet_trials import SHAPES, TRIALS
 from holdfast.config.files import load_text
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.health.answer_comparison import ComparingConfig
 from holdfast.core.messages import Finish
-from holdfast.core.types import nanos, seconds
+from holdfast.core.types import ConfigError, nanos, seconds
 from holdfast.sim.diagnosis import DiagnosisDriver, ObservationModel
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
@@ -57,6 +61,9 @@ from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Workload
 from holdfast.sim.world import World
 from holdfast.twin.fleet_model import fleet_twin
+from holdfast.wire.up import built_in_text
+from twin_comparison import Trial, compare, show
+from twin_records import RecordError, RecordSettings, read_folder, simulate_records
 
 FAULTS: Final = ("crash", "sigstop", "hang", "stall", "slow", "cut", "garbage", "500-instant")
 SHAPE: Final = SHAPES["stream"]
@@ -64,28 +71,9 @@ SHAPE: Final = SHAPES["stream"]
 LAW: Final = EngineParameters(
     step_ms=10.0, per_sequence_ms=0.0, per_kv_token_ms=0.0, per_prompt_token_ms=0.0
 )
+RUNS_SIMULATED: Final = 20  # of each fault
+FLEETS_SIMULATED: Final = 8  # of each recorded one, which has every fault several times
 STAND_IN: Final = ("--step-ms", "10", "--tokens", str(TOKENS))
-SHARE_OFF_MAX: Final = 0.02  # of the harmed share: both ends of the interval
-DELAY_OFF_MAX: Final = 0.3  # of the median time to detection
-DELAY_FINE_S: Final = 0.5  # to strike and to notice takes a live fleet some of it
-# Student's t, 95 % one-sided (90 % two-sided), by degrees of freedom; beyond, the last is on the
-# safe side.
-_T: Final = (
-    *(6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812),
-    *(1.796, 1.782, 1.771, 1.761, 1.753, 1.746, 1.740, 1.734, 1.729, 1.725),
-)
-
-
-@dataclass(slots=True, frozen=True)
-class Trial:
-    """One run of one fault, live or simulated."""
-
-    fault: str
-    run: int
-    share: float  # harmed
-    requests: int
-    delay_s: float | None  # to the first incident; None: none was opened
-    cause: str
 
 
 # --- simulated ------------------------------------------------------------------------------------
@@ -226,122 +214,44 @@ def run_live(path: Path, faults: Sequence[str], runs: int) -> int:
     return failed
 
 
-# --- both beside each other -----------------------------------------------------------------------
-
-
-def interval(live: Sequence[float], simulated: Sequence[float]) -> tuple[float, float] | None:
-    """The 90 % interval of mean(live) - mean(simulated), by Welch; ``None`` with fewer than two."""
-    if len(live) < 2 or len(simulated) < 2:
-        return None
-    parts = [variance(values) / len(values) for values in (live, simulated)]
-    error = sqrt(sum(parts))
-    middle = fmean(live) - fmean(simulated)
-    if not error:
-        return middle, middle
-    spread = sum(
-        part * part / (len(values) - 1)
-        for part, values in zip(parts, (live, simulated), strict=True)
-    )
-    freedom = max(1, int(error**4 / spread))
-    half = _T[min(freedom, len(_T)) - 1] * error
-    return middle - half, middle + half
-
-
-def compare(fault: str, live: Sequence[Trial], simulated: Sequence[Trial]) -> dict[str, Any]:
-    """One row: both sides, their difference, and what is missed."""
-    between = interval([one.share for one in live], [one.share for one in simulated])
-    delays = [
-        median(found)
-        if (found := [one.delay_s for one in side if one.delay_s is not None])
-        else None
-        for side in (live, simulated)
-    ]
-    causes = [Counter(one.cause for one in side).most_common(1)[0][0] for side in (live, simulated)]
-    missed = []
-    if between is not None and not -SHARE_OFF_MAX <= between[0] <= between[1] <= SHARE_OFF_MAX:
-        missed.append("share")
-    here, there = delays
-    if here is None or there is None:
-        if here is not there:
-            missed.append("detection")
-    elif abs(there - here) > max(DELAY_FINE_S, DELAY_OFF_MAX * here):
-        missed.append("detection")
-    if causes[0] != causes[1]:
-        missed.append("cause")
-    return {
-        "fault": fault,
-        "live_runs": len(live),
-        "simulated_runs": len(simulated),
-        "live_share": fmean(one.share for one in live),
-        "simulated_share": fmean(one.share for one in simulated),
-        "interval_90": between,
-        "live_delay_s": here,
-        "simulated_delay_s": there,
-        "live_cause": causes[0],
-        "simulated_cause": causes[1],
-        "missed": missed,
-    }
-
-
-def _median_delay(side: Sequence[Trial]) -> float | None:
-    found = [trial.delay_s for trial in side if trial.delay_s is not None]
-    return median(found) if found else None
-
-
-def show(rows: Sequence[dict[str, Any]], absent: Sequence[str]) -> None:
-    """Print the table, and what it does not have."""
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    table = Table(title="harmed, time to detection and cause: live and simulated")
-    columns = ("fault", "runs", "harmed live", "simulated", "difference, 90 %")
-    for column in (*columns, "detected live", "simulated"):
-        table.add_column(column, justify="left" if column == "fault" else "right")
-    for column in ("cause live", "simulated", "missed"):
-        table.add_column(column)
-    for row in rows:
-        between = row["interval_90"]
-        difference = "one run" if between is None else f"{between[0]:+.2%} to {between[1]:+.2%}"
-        table.add_row(
-            row["fault"],
-            f"{row['live_runs']} / {row['simulated_runs']}",
-            f"{row['live_share']:.2%}",
-            f"{row['simulated_share']:.2%}",
-            difference,
-            _seconds(row["live_delay_s"]),
-            _seconds(row["simulated_delay_s"]),
-            row["live_cause"],
-            row["simulated_cause"],
-            ", ".join(row["missed"]) or ("" if between else "not judged"),
-        )
-    console.print(table)
-    if absent:
-        console.print(f"no live run yet: {', '.join(absent)}")
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} s"
+# --- what it comes to -----------------------------------------------------------------------------
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--store", type=Path, required=True, help="file of the live runs, JSONL")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--store", type=Path, help="file of the live runs on stand-ins, JSONL")
+    source.add_argument("--records", type=Path, help="folder of gauntlet_real's records")
     parser.add_argument("--runs", type=int, default=10, help="live runs of each fault, in all")
-    parser.add_argument("--simulated", type=int, default=20, help="simulated runs of each fault")
-    parser.add_argument("--faults", default=",".join(FAULTS), help="separated by commas")
+    parser.add_argument("--simulated", type=int, help="simulated runs of each fault, or fleets")
+    parser.add_argument("--faults", default="", help="separated by commas")
     parser.add_argument("--json", action="store_true")
+    group = parser.add_argument_group("of records, as gauntlet_real was told")
+    group.add_argument("--shape", choices=("stream", "unary", "both"), default="both")
+    group.add_argument("--fleet", type=Path, help="fleet file (default: that of holdfast up)")
+    group.add_argument("--tokens", type=int, default=16)
+    group.add_argument("--late", type=float, default=15.0, help="seconds")
+    group.add_argument("--lasts", type=float, default=40.0, help="seconds of each fault")
     given = parser.parse_args(argv)
-    given.faults = [name for name in given.faults.split(",") if name]
-    unknown = [name for name in given.faults if name not in TRIALS]
-    if unknown or not given.faults:
-        parser.error(f"--faults: use some of {', '.join(TRIALS)}")
+    known, usual = (CAUSES, CAUSES) if given.records else (TRIALS, FAULTS)
+    given.faults = [name for name in given.faults.split(",") if name] or list(usual)
+    if any(name not in known for name in given.faults):
+        parser.error(f"--faults: use some of {', '.join(known)}")
+    if given.simulated is None:
+        given.simulated = FLEETS_SIMULATED if given.records else RUNS_SIMULATED
     if given.runs < 0 or given.simulated < 1:
         parser.error("--runs: use 0 or more; --simulated: use 1 or more")
+    if given.tokens < 1 or given.late <= 0 or given.lasts <= 0:
+        parser.error("--tokens: use 1 or more; --late and --lasts: use seconds above 0")
     return given
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing, simulate, compare, and judge."""
     given = arguments(argv)
+    if given.records:
+        return compare_records(given)
     failed = run_live(given.store, given.faults, given.runs)
     known = stored(given.store)
     rows, absent = [], []
@@ -360,6 +270,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         if failed:
             print(f"{failed} live runs could not be made; start it again to try them again")
     return int(any(row["missed"] for row in rows))
+
+
+def compare_records(given: argparse.Namespace) -> int:
+    """Simulate the fleets of gauntlet_real's records, compare, and judge."""
+    try:
+        text = given.fleet.read_text(encoding="utf-8") if given.fleet else built_in_text()
+        shapes = ("stream", "unary") if given.shape == "both" else (given.shape,)
+        days = [day for day in read_folder(given.records) if day.shape in shapes]
+        settings = RecordSettings(text, given.tokens, given.late, given.lasts)
+        fleets, trials = simulate_records(days, settings, given.simulated, _tell)
+    except (RecordError, ConfigError, OSError, UnicodeDecodeError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    rows, absent = [], []
+    for fault in given.faults:
+        live = [day.trial for day in days if day.fault == fault and day.simulated]
+        simulated = [trial for trial in trials if trial.fault == fault]
+        if live and simulated:
+            rows.append(compare(fault, live, simulated))
+        else:
+            absent.append(fault)
+    left_out = [
+        f"{day.name} ({day.problem or 'the simulator has no such fault of such answers'})"
+        for day in days
+        if day.fault in given.faults and not day.simulated
+    ]
+    if given.json:
+        told = {"benchmark": "twin_faults", "rows": rows, "absent": absent, "left_out": left_out}
+        print(json.dumps(told | {"fleets": [asdict(fleet) for fleet in fleets]}))
+    else:
+        for fleet in fleets:
+            print(fleet.sentence)
+        show(rows, absent)
+        if left_out:
+            print(f"not compared: {', '.join(left_out)}")
+    return int(any(row["missed"] for row in rows))
+
+
+def _tell(progress: str) -> None:
+    print(progress, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def test_the_simulated_fleet_is_asked_what_the_live_one_is(twin, tmp_path):
     assert 10.0 <= setup.faults.faults[0].at / 1e9 < 11.0
 
 
-def test_the_interval_is_of_the_difference_of_the_means(twin):
+def test_the_interval_is_of_the_difference_of_the_means(bench):
+    twin = bench("twin_comparison")
     low, high = twin.interval([0.02, 0.04, 0.03, 0.03], [0.01, 0.02, 0.015, 0.015])
     assert low < 0.015 < high
     assert low + high == pytest.approx(0.03)

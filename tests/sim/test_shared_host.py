@@ -77,8 +77,28 @@ def test_a_fault_that_slows_comes_on_top_and_a_crash_makes_room():
     clock.at(0, WORLD, other.submit, EngineRun(None, "r", 1, 1, 99))
     clock.at(3 * STEP, WORLD, lambda _, now: other.crash(now))
     clock.run(10**12)
-    assert done[0] == 3 * STEP + 5 * 2 * STEP  # one step for two of a host, then five alone
+    # Two steps beside the other, on a host with one and a half busy, then four alone.
+    assert done[0] == 2 * 2 * STEP * 5 // 4 + 4 * 2 * STEP
     assert 1 not in done
+
+
+@pytest.mark.parametrize("how", ["hang", "drip"])
+def test_one_that_waits_instead_of_working_leaves_its_neighbours_their_speed(how):
+    clock, host, done = Clock(), SharedHost(PLAIN), {}
+    told = (
+        lambda _run, _now: None,
+        lambda run, now: done.__setitem__(run.attempt, now),
+        lambda _engine, _now: None,
+    )
+    one, other = (HostedEngine(host, PLAIN, clock, *told) for _ in range(2))
+    clock.at(0, WORLD, one.submit, EngineRun(None, "r", 0, 1, 99))
+    clock.at(0, WORLD, other.submit, EngineRun(None, "r", 1, 1, 10))
+    if how == "hang":
+        clock.at(3 * STEP, WORLD, lambda _, now: one.hang(now))
+    else:
+        clock.at(3 * STEP, WORLD, lambda _, now: one.pace(1.0, 10**15, now))
+    clock.run(10**12)
+    assert done == {1: 2 * STEP * 3 // 2 + 8 * STEP}  # at the next boundary it is alone
 
 
 def test_replicas_of_a_scenario_share_hosts_as_it_says():

@@ -16,7 +16,7 @@ from holdfast.core.messages import CallBackCanary, CanaryResult, HurryCanary, Ru
 from holdfast.core.plan.faults import FaultKind
 from holdfast.core.types import SECOND, nanos, seconds
 from holdfast.sim.clock import CONTROL, WORLD, Clock, Handler
-from holdfast.sim.request_record import WAITING, EngineRun
+from holdfast.sim.request_record import EngineRun
 from holdfast.sim.simulated_replica import REFUSED_AFTER, SimulatedReplica
 
 CANARY_PROMPT: Final = 16  # tokens
@@ -158,7 +158,7 @@ class SimulatedCanaries:
         unit, run = watch.unit, watch.run
         engine = unit.engine
         self.endings[unit.replica.id] = (None, nanos(pieces.moved_s))
-        beside = engine.running - (run.place != WAITING)
+        beside = engine.running + engine.waiting - 1  # one that hangs admits nobody to its batch
         progress = unit.tokens_seen > watch.seen
         progress = progress or (beside > 0 and engine.last_token_at(now) > watch.began)
         told = CanaryResult(

@@ -61,6 +61,11 @@ class EngineRun:
         self.parked_at = 0
         self.wrong = False  # a fault makes this answer wrong, not every one of its replica
 
+    @property
+    def whole(self) -> bool:
+        """Whether its answer comes in one piece; canaries stream."""
+        return self.owner is not None and self.owner.request.whole
+
 
 class RequestRecord:
     """One request: what was asked, and its outcome so far."""

@@ -22,6 +22,9 @@ _SILENT: Final = frozenset(
     (FaultKind.HANG, FaultKind.PARTITION, FaultKind.STOP)
 )  # nothing comes out any more
 _UNSEEN: Final = (Kind.EMPTY, Kind.DEGENERATE)  # rejected before a client sees a word
+# Of an answer in one piece nothing comes before all of it: a fault that lets a beginning pass finds
+# no middle in it.
+_MIDWAY: Final = (Kind.CUT, Kind.RESET)
 _DOWN: Final = (FaultKind.CRASH, FaultKind.ZONE_LOSS, FaultKind.REGION_LOSS)
 
 
@@ -160,6 +163,8 @@ class SimulatedReplica:
             run.ends_as, run.mute = Kind.SERVER_ERROR, True
         elif self.truncates is not None:
             kind, tokens = self.truncates
+            if tokens and kind in _MIDWAY and run.whole:
+                return
             # One that breaks off at its last token has no end either.
             whole = tokens > run.output or (kind is Kind.DEGENERATE and tokens == run.output)
             run.wrong = run.wrong or kind is Kind.DEGENERATE
@@ -167,6 +172,8 @@ class SimulatedReplica:
                 run.output, run.ends_as = max(1, tokens), kind
                 run.mute = kind in _UNSEEN or tokens == 0
         elif self.stalls is not None and self.stalls <= run.output:
+            if self.stalls and run.whole:
+                return
             run.output, run.parks = max(1, self.stalls), True
             run.mute = self.stalls == 0
 

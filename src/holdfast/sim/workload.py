@@ -111,6 +111,7 @@ class Workload:
     burst_s: float = 5.0  # how long a burst lasts
     prompt: Lengths = Lengths()
     output: Lengths = Lengths(mean=200.0)
+    stream: bool = True  # False: answers come in one piece, when their last token is there
     tenants: tuple[WorkloadTenant, ...] = (WorkloadTenant(),)
     trace: str = ""  # path of a CSV (Azure) or JSONL (Mooncake) trace instead of a law
     speed: float = 1.0  # trace: replay this many times as fast
@@ -191,6 +192,7 @@ def _generate(
             arrived=time,
             prompt_tokens=prompt(),
             max_tokens=tokens,
+            whole=not workload.stream,
             tenant=name,
             priority=priority,
         )
@@ -226,6 +228,7 @@ def _replay(
             arrived=round((time - first) / workload.speed),
             prompt_tokens=prompt,
             max_tokens=output,
+            whole=not workload.stream,
             tenant=name,
             priority=priority,
             prefix=prefix,

@@ -15,6 +15,7 @@ from holdfast.core.failure import Kind
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.messages import (
     Abort,
+    Answered,
     Arrived,
     CallBackCanary,
     CanaryResult,
@@ -335,7 +336,7 @@ class World:
 
     def _on_first(self, run: EngineRun, now: int) -> None:
         record = run.owner
-        if record is None or run.mute:
+        if record is None or run.mute or run.whole:
             return
         if not record.first_at:
             record.first_at = now
@@ -347,7 +348,21 @@ class World:
             self._canaries.answered(run, now)
             return
         self.units[run.replica_id].tokens_seen += run.output
-        self._close(record, run, run.ends_as, 0 if run.mute else run.output, now)
+        if run.whole:
+            self._close_whole(record, run, now)
+        else:
+            self._close(record, run, run.ends_as, 0 if run.mute else run.output, now)
+
+    def _close_whole(self, record: RequestRecord, run: EngineRun, now: int) -> None:
+        """The engine is done with an answer in one piece: nothing of it was shown before."""
+        if run.ends_as is not None:
+            self._close(record, run, run.ends_as, 0, now)
+            return
+        del record.runs[run.attempt]
+        record.first_at = now
+        record.shown = run.output
+        record.wrong = self.units[run.replica_id].wrong or run.wrong
+        self._tell_flow(Answered(record.request.id, run.attempt, run.output), now)
 
     def _close(
         self, record: RequestRecord, run: EngineRun, kind: Kind | None, tokens: int, now: int
@@ -372,7 +387,7 @@ class World:
         run = record.runs.pop(action.attempt)
         unit = self.units[run.replica_id]
         tokens = unit.engine.produced(run, now)
-        shown = bool(run.first_at) and not run.mute and action.kind is not Kind.SUPERSEDED
+        shown = _shows(run) and action.kind is not Kind.SUPERSEDED
         if shown:
             record.shown += tokens
             record.wrong = record.wrong or unit.wrong or run.wrong
@@ -408,7 +423,8 @@ class World:
 
     def _watch(self, unit: SimulatedReplica, now: int) -> None:
         """Look at its streams as often as a gateway does, as soon as one may look silent."""
-        patience = min((run.silence_max for run in unit.engine.streaming() if run.owner), default=0)
+        streams = (run for run in unit.engine.streaming() if run.owner and not run.whole)
+        patience = min((run.silence_max for run in streams), default=0)
         if patience and not unit.next_check:
             unit.next_check = now + min(patience // 2, QUIET_MAX)
             self.clock.at(unit.next_check, TRAFFIC, self._look_for_silence, unit)
@@ -421,7 +437,7 @@ class World:
         streams = False
         for run in engine.streaming():
             record = run.owner
-            if record is None or record.runs.get(run.attempt) is not run:
+            if record is None or record.runs.get(run.attempt) is not run or run.whole:
                 continue
             streams = True
             silent = now - max(run.parked_at or max(last, run.first_at), run.excused_at)
@@ -522,7 +538,7 @@ class World:
         for run in engine.everyone():
             record = run.owner
             if record is not None and record.runs.get(run.attempt) is run:
-                if not record.shown and (run.mute or not run.first_at):
+                if not record.shown and not _shows(run):
                     continue  # nobody has seen a word of it: the flow moves it
                 tokens = 0 if run.mute else engine.produced(run, now)
                 silent = now - max(run.sent_at, engine.last_token_at(now) if tokens else 0)
@@ -549,8 +565,7 @@ class World:
         for run, tokens in unit.engine.crash(now):
             record = run.owner
             if record is not None and record.runs.get(run.attempt) is run:
-                shown = run.first_at and not run.mute
-                self._close(record, run, Kind.RESET, tokens if shown else 0, now)
+                self._close(record, run, Kind.RESET, tokens if _shows(run) else 0, now)
 
     # --- faults ----------------------------------------------------------------------------------
 
@@ -594,6 +609,11 @@ class World:
 
 _TICK: Final = Tick()
 _MENDED_BY_A_NEW_PROCESS: Final = (FaultKind.SPOT_NOTICE, FaultKind.LEAK)  # another host, empty
+
+
+def _shows(run: EngineRun) -> bool:
+    """Whether a client has seen something of this attempt."""
+    return bool(run.first_at) and not run.mute and not run.whole
 
 
 def _sits_in_the_process(fault: Fault) -> bool:

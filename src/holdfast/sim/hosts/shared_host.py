@@ -6,8 +6,9 @@ by ``neighbour_share`` of it:
 
     factor = 1 + neighbour_share · max(0, busy - host_room)
 
-A replica is busy while its batch is not empty. A change takes effect at the end of the step that
-runs, as every change of an engine's pace does.
+A replica is busy while its batch is not empty. A fault makes an engine wait, not work: one that
+hangs or drips is not busy, and one that is slow by some factor is busy by that part. A change takes
+effect at the end of the step that runs, as every change of an engine's pace does.
 """
 
 from collections.abc import Callable
@@ -28,23 +29,23 @@ class SharedHost:
         self._room = law.host_room
         self._share = law.neighbour_share
         self._engines: list[HostedEngine] = []
-        self._busy = 0
+        self._busy = 0.0
 
     def add(self, engine: "HostedEngine") -> None:
         """Place an engine on this host."""
         self._engines.append(engine)
 
-    def changed(self, *, busy: bool, now: int) -> None:
-        """Note that one engine became busy or idle; tells all engines their new factor."""
+    def changed(self, more: float, now: int) -> None:
+        """Note that one engine became busy (1) or idle (-1); tells all engines their new factor."""
         before = self._factor()
-        self._busy += 1 if busy else -1
+        self._busy += more
         after = self._factor()
         if after != before:
             for engine in self._engines:
                 engine.slow_down(after, now)
 
     def _factor(self) -> float:
-        return 1.0 + self._share * max(0, self._busy - self._room)
+        return 1.0 + self._share * max(0.0, self._busy - self._room)
 
 
 class HostedEngine(Engine):
@@ -65,7 +66,7 @@ class HostedEngine(Engine):
     ) -> None:
         super().__init__(law, clock, on_first, on_done, on_slow_step, slow_step, on_park)
         self._host = host
-        self._busy = False
+        self._busy = 0.0
         self._crowd = 1.0  # by the neighbours
         self._fault = 1.0  # by a fault
         host.add(self)
@@ -74,11 +75,22 @@ class HostedEngine(Engine):
         """Slow steps down by a fault's ``factor``, on top of what neighbours do."""
         self._fault = factor
         super().pace(factor * self._crowd, drip, now)
+        self._tell(now)
 
     def slow_down(self, factor: float, now: int) -> None:
         """Take over the factor that busy neighbours cause."""
         self._crowd = factor
         super().pace(self._fault * factor, self._drip, now)
+
+    def hang(self, now: int) -> None:
+        """Stop emitting tokens, and make room for the neighbours."""
+        super().hang(now)
+        self._tell(now)
+
+    def resume(self, now: int) -> None:
+        """Continue after a hang, beside the neighbours."""
+        super().resume(now)
+        self._tell(now)
 
     def crash(self, now: int) -> list[tuple[EngineRun, int]]:
         """Lose all runs, and make room for the neighbours."""
@@ -91,10 +103,11 @@ class HostedEngine(Engine):
         self._tell(self._clock.now)
 
     def _tell(self, now: int) -> None:
-        busy = self._batch > 0
+        waits = self._hung or self._drip > 0
+        busy = 1.0 / self._fault if self._batch and not waits else 0.0
         if busy != self._busy:
-            self._busy = busy
-            self._host.changed(busy=busy, now=now)
+            more, self._busy = busy - self._busy, busy
+            self._host.changed(more, now)
 
 
 __all__ = ["HostedEngine", "SharedHost"]
