@@ -209,6 +209,74 @@ def test_a_replica_once_slow_is_visited_again():
     assert "sampled to refresh its latency" in reasons
 
 
+def slow_beside_well():
+    """Two idle replicas, of which one gave a first token that took fifty times as long."""
+    pool = [candidate("slow"), candidate("well")]
+    policy = PowerOfTwo(Random(9), STRICT)
+    pool[1].latency.observe(1.0, 0)
+    counts_of(policy, [pool[1], candidate("other", 1.0)], 50)
+    pool[0].latency.observe(50.0, 0)
+    return policy, pool
+
+
+def test_a_slow_first_token_fades_while_its_replica_is_idle():
+    policy, (slow, well) = slow_beside_well()
+    well.inflight = 1
+    chosen = [policy.choose(ANY, [slow, well], (), s * SECOND)[0].id for s in range(60)]
+    assert set(chosen[:30]) == {"well"}
+    assert chosen[45:] == ["slow"] * 15
+    assert slow.latency.value == 50.0  # reading it is no sample
+
+
+def test_nothing_fades_beside_a_request_in_flight_so_that_a_hang_stays_one():
+    policy, (slow, well) = slow_beside_well()
+    slow.inflight = well.inflight = 1
+    assert {policy.choose(ANY, [slow, well], (), s * SECOND)[0].id for s in range(600)} == {"well"}
+
+
+def test_a_latency_fades_too_where_few_have_room():
+    policy, (slow, well) = slow_beside_well()
+    well.inflight = 1
+    full = [candidate(f"f{index}", 1.0, slots=1, inflight=1) for index in range(6)]
+    again = {policy.choose(ANY, [*full, slow, well], ("f0",), 60 * SECOND)[0] for _ in range(200)}
+    assert slow in again
+    three = PowerOfTwo(Random(9), PowerOfTwoConfig(choices=3, explore=0))
+    counts_of(three, [well, candidate("other", 1.0)], 50)
+    assert three.choose(ANY, [slow, well], (), 60 * SECOND)[0] is slow
+    assert three.choose(ANY, [slow, well], (), SECOND)[0] is well
+
+
+def outlier_wait_s(config, seed):
+    """Two equal replicas at two requests a second; how long one gets nothing after an outlier."""
+    pool, draw, policy = (
+        [candidate("a"), candidate("b")],
+        Random(seed),
+        PowerOfTwo(Random(seed), config),
+    )
+    ends: list[tuple[int, int, Candidate]] = []
+    now, struck_at, turn = 0, 0, 0
+    while True:
+        now += round(draw.expovariate(2.0) * SECOND)
+        turn += 1
+        while ends and ends[0][0] <= now:
+            heapq.heappop(ends)[2].inflight -= 1
+        chosen = policy.choose(ANY, pool, (), now)[0]
+        if struck_at and (chosen is pool[0] or now - struck_at > 300 * SECOND):
+            return (now - struck_at) / SECOND
+        chosen.inflight += 1
+        heapq.heappush(ends, (now + round(draw.uniform(0.5, 1.5) * SECOND), turn, chosen))
+        chosen.latency.observe(draw.lognormvariate(0.0, 0.2), now)
+        if turn > 100 and chosen is pool[0] and not struck_at:
+            chosen.latency.observe(50.0, now + 1)
+            struck_at = now
+
+
+def test_one_slow_first_token_does_not_cost_a_replica_its_traffic_for_minutes():
+    waits = [outlier_wait_s(STRICT, seed) for seed in range(12)]
+    assert max(waits) < 60.0
+    assert min(waits) > 1.0  # it is avoided at first
+
+
 def test_visits_to_refresh_do_not_favour_a_suspect():
     pool = [candidate(f"r{index}", 1.0) for index in range(7)] + [candidate("s", 1.0, weight=0.1)]
     assert counts_of(PowerOfTwo(Random(8)), pool, 5000)["s"] == 0
