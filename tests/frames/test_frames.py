@@ -370,6 +370,19 @@ def test_loads_survive_the_way_and_unknown_stays_unknown(loads: list[LoadReporte
     assert frame_to_loads(carried(loads_to_frame(loads))) == loads
 
 
+def test_gateways_are_told_which_engines_read_a_prompt_and_an_older_control_tells_none() -> None:
+    loads = [LoadReported("m", "r1", None, 0, 0.5), LoadReported("m", "r2", None, 0, reads=True)]
+    assert frame_to_loads(carried(loads_to_frame(loads))) == loads
+    earlier = LoadFrame([("m", "r1", None, 0, 0.5)])
+    assert [load.reads for load in frame_to_loads(carried(earlier))] == [False]
+
+
+def test_what_long_prompts_explain_survives_the_way() -> None:
+    told = Tally("m", "r1", 0, 0, 0, 1, 0, unread=100_000, explained_s=100.0)
+    frame = carried(seen_to_frame([Summary((told,))]))
+    assert frame_to_seen(frame, "g").actions == (Summary((told,)),)
+
+
 @given(st.lists(REPORT, max_size=4), st.lists(TALLY, min_size=1, max_size=4), COUNT)
 def test_what_was_seen_survives_the_way(reports, tallies, dropped) -> None:
     summary = Summary(tuple(tallies))

@@ -155,10 +155,11 @@ class PromptReading:
 
     def explains(self, still: int) -> bool:
         """Whether long prompts explain that no request there got anything for ``still`` ns."""
-        if self._still >= _STILL_LOOKS:
-            return False
         # Not their sum: a tenant may send its prompts through every gateway.
-        return still < min(max(self._explained_at.values(), default=0), _LONGEST)
+        explained = max(self._explained_at.values(), default=0)
+        if not explained or self._still >= _STILL_LOOKS:
+            return False
+        return still < min(explained, _LONGEST)
 
 
 def _moved(before: int | None, after: int | None) -> bool:

@@ -172,9 +172,12 @@ def test_figures_of_work_that_move_are_a_sign_of_life_and_a_page_alone_is_none(w
     async def scene(stage):
         engine = await stage.engine()
         stage.fleet.adopt([stage.deployed(engine.url)], QUICK)
+        reads = []
         for steps in (7, 7, 8, 8):
-            stage.fleet.engine_loads([LoadReported("m", "m-1", running=1, steps=steps)])
+            (told,) = stage.fleet.engine_loads([LoadReported("m", "m-1", running=1, steps=steps)])
+            reads.append(told.reads)
         assert stage.platform.sounds.count(("m-1", METRICS)) == 1
+        assert reads == [False, False, True, False]  # gateways are told
 
     drive(world, scene)
 
