@@ -142,24 +142,6 @@ def test_a_penalty_fades_from_the_moment_it_was_given():
     assert level.value == pytest.approx(100.0 / math.e)
 
 
-def test_a_level_that_nobody_refreshes_is_read_as_if_a_usual_sample_came():
-    level = PeakEwma(10.0)
-    assert level.faded(2.0, SECOND) == 2.0
-    level.observe(50.0, 0)
-    assert level.faded(2.0, 0) == 50.0
-    assert level.faded(2.0, 10 * SECOND) == pytest.approx(2.0 + 48.0 / math.e)
-    assert level.value == 50.0
-    level.observe(2.0, 10 * SECOND)
-    assert level.value == pytest.approx(2.0 + 48.0 / math.e)
-
-
-def test_a_smaller_penalty_keeps_a_level_from_fading():
-    level = PeakEwma(10.0)
-    level.penalise(50.0, 0)
-    level.penalise(10.0, 30 * SECOND)
-    assert level.faded(1.0, 30 * SECOND) == 50.0
-
-
 @quick
 @given(st.lists(st.tuples(st.floats(0, 1e12), st.integers(0, 10**10)), min_size=1, max_size=50))
 def test_a_peak_ewma_is_never_below_its_last_sample_nor_above_its_largest(steps):

@@ -84,25 +84,12 @@ class PeakEwma:
         elif known is None or value > known:
             self.value = value
 
-    def faded(self, usual: float, now: int) -> float:
-        """The level as it would be if a sample of ``usual`` came now; changes nothing.
-
-        For a level that nobody refreshes. ``usual`` itself while none is known.
-        """
-        known = self.value
-        if known is None:
-            return usual
-        return usual + (known - usual) * exp((now - self._last) * self._decay)
-
     def penalise(self, floor: float, now: int) -> None:
-        """Raise the level to at least ``floor``, also where none is known yet; never lowers it.
-
-        It falls and fades from now on, not from an earlier sample.
-        """
+        """Raise the level to at least ``floor``, also where none is known yet; never lowers it."""
         known = self.value
         if known is None or floor > known:
             self.value = floor
-        self._last = max(self._last, now)
+            self._last = max(self._last, now)
 
 
 class _Range:

@@ -12,12 +12,9 @@ What would make a bad replica attractive is taken out. A latency nobody has meas
 the pool's typical one: zero would flood every newcomer, infinity would starve it. A latency far
 below the typical one is read as ``latency_floor`` of it: who fails in a millisecond is not fast,
 and callers say so with ``latency.penalise``. Costs that differ by less than ``indifference`` are
-equal, or microseconds would rank an idle fleet and its last member would get nothing.
-
-A latency is only measured where a request goes: after one slow answer an unvisited replica would be
-thought slow for ever. So what was slow and has nothing in flight fades: it is read as if a typical
-answer came now. It gets one request, and what that tells counts; with one in flight it is again as
-slow as it was, so a hang never fades. And one choice in fifty takes the first sample as it comes.
+equal, or microseconds would rank an idle fleet and its last member would get nothing. And one
+choice in fifty takes the first sample as it comes, because a latency is only measured where a
+request goes: after one slow answer an unvisited replica would be thought slow for ever.
 
 Rejected: least latency over all. Every gateway runs after the same replica, which is then the
 slowest; and O(n).
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 
 _UP: Final = 1.02  # a step of the typical latency: doubles in 35 looks, jitters by 2 %
 _DOWN: Final = 1.0 / _UP
-_SLOW: Final = 2.0  # × typical: a level above it fades while nothing is in flight
 _LEAST: Final = 1e-9  # in any unit: a latency of zero would make every load equal
 
 _CHEAPER: Final = "cheaper of two samples"
@@ -117,7 +113,7 @@ class PowerOfTwo:
         """
         size = len(candidates)
         if size < 2 or self._choices != 2:
-            return self._choose_of_many(candidates, tried, now)
+            return self._choose_of_many(candidates, tried)
         place = self._random() * size
         index = int(place)
         other = int(self._random() * (size - 1))
@@ -130,7 +126,7 @@ class PowerOfTwo:
             or second_inflight >= second.limit
             or (tried and (first.id in tried or second.id in tried))
         ):
-            return self._fall_back(first, second, candidates, tried, now)
+            return self._fall_back(first, second, candidates, tried)
         per_token = self._per_token
         cost = (inflight + 1 + first.prefill_tokens * per_token) / first.weight
         second_cost = (second_inflight + 1 + second.prefill_tokens * per_token) / second.weight
@@ -141,15 +137,10 @@ class PowerOfTwo:
             latency = first.latency.value
             second_latency = second.latency.value
             if latency is None or second_latency is None or typical == 0.0:
-                cost *= self._read(first, now)
-                second_cost *= self._read(second, now)
+                cost *= self._read(latency)
+                second_cost *= self._read(second_latency)
             else:  # as _read does; written out, it saves a quarter of the whole choice
                 self._typical = typical * (_UP if latency > typical else _DOWN)
-                slow = typical * _SLOW
-                if latency > slow and not inflight:
-                    latency = first.latency.faded(typical, now)
-                if second_latency > slow and not second_inflight:
-                    second_latency = second.latency.faded(typical, now)
                 floor = typical * self._floor
                 cost *= latency if latency > floor else floor
                 second_cost *= second_latency if second_latency > floor else floor
@@ -157,30 +148,27 @@ class PowerOfTwo:
             return second, _CHEAPER
         return first, _FIRST
 
-    def _read(self, candidate: Candidate, now: int) -> float:
-        """A latency as it counts: unknown is typical, slow ones fade, none is below the floor."""
+    def _read(self, latency: float | None) -> float:
+        """A latency as it counts: unknown is typical, and nobody is faster than the floor."""
         typical = self._typical
-        latency = candidate.latency.value
         if latency is None:
             return typical or 1.0
         if typical == 0.0:
             typical = max(latency, _LEAST)
         self._typical = typical * (_UP if latency > typical else _DOWN)
-        if latency > typical * _SLOW and not candidate.inflight:
-            latency = candidate.latency.faded(typical, now)
         return max(latency, typical * self._floor)
 
-    def _cheapest(self, samples: Sequence[Candidate], now: int) -> Candidate:
+    def _cheapest(self, samples: Sequence[Candidate]) -> Candidate:
         chosen = samples[0]
-        least = self._cost(chosen, now)
+        least = self._cost(chosen)
         for candidate in samples[1:]:
-            cost = self._cost(candidate, now)
+            cost = self._cost(candidate)
             if cost < least * self._keep:
                 chosen, least = candidate, cost
         return chosen
 
-    def _cost(self, candidate: Candidate, now: int) -> float:
-        latency = 1.0 if self._blind else self._read(candidate, now)
+    def _cost(self, candidate: Candidate) -> float:
+        latency = 1.0 if self._blind else self._read(candidate.latency.value)
         load = candidate.inflight + 1 + candidate.prefill_tokens * self._per_token
         return latency * load / candidate.weight
 
@@ -190,34 +178,32 @@ class PowerOfTwo:
         second: Candidate,
         candidates: Sequence[Candidate],
         tried: Collection[str],
-        now: int,
     ) -> Choice | None:
         if may_take(first, tried):
             return first, _ONLY
         if may_take(second, tried):
             return second, _ONLY
-        return self._choose_with_room(candidates, tried, now)
+        return self._choose_with_room(candidates, tried)
 
     def _choose_with_room(
-        self, candidates: Sequence[Candidate], tried: Collection[str], now: int
+        self, candidates: Sequence[Candidate], tried: Collection[str]
     ) -> Choice | None:
         """Sample again from the candidates with room; O(n), when few are left."""
         free = [candidate for candidate in candidates if may_take(candidate, tried)]
         if not free:
             return None
-        samples = self._rng.sample(free, min(self._choices, len(free)))
-        return self._cheapest(samples, now), _WITH_ROOM
+        return self._cheapest(self._rng.sample(free, min(self._choices, len(free)))), _WITH_ROOM
 
     def _choose_of_many(
-        self, candidates: Sequence[Candidate], tried: Collection[str], now: int
+        self, candidates: Sequence[Candidate], tried: Collection[str]
     ) -> Choice | None:
         """Any number of samples, or a pool too small to sample from."""
         if len(candidates) > self._choices:
             samples = self._rng.sample(candidates, self._choices)
             usable = [candidate for candidate in samples if may_take(candidate, tried)]
             if usable:
-                return self._cheapest(usable, now), _CHEAPEST
-        return self._choose_with_room(candidates, tried, now)
+                return self._cheapest(usable), _CHEAPEST
+        return self._choose_with_room(candidates, tried)
 
 
 __all__ = ["PowerOfTwo", "PowerOfTwoConfig"]
