@@ -167,6 +167,16 @@ def test_whoever_came_back_while_it_waited_is_left_alone() -> None:
     assert yard.acting.settled(nanos(99)) == []
 
 
+def test_whoever_is_right_again_is_left_alone_though_another_is_wrong_now() -> None:
+    yard = Yard()
+    case = yard.case(Cause.WRONG_OUTPUT, "r1", "r2")
+    for name, at in (("r2", 10), ("r1", 50)):
+        piece = Evidence(Sign.CANARY_WRONG, yard.census.about(name), nanos(at), "canary", "t")
+        case.add(SeenEvidence(piece), nanos(at))
+    yard.relations.take(StateChanged("r2", State.READY, "x"), nanos(13))
+    assert yard.decide(case, 50) == [(Remedy.TAKE_OUT, "r1")]
+
+
 def test_whoever_waited_until_nothing_more_was_seen_of_it_is_left_alone_until_it_is() -> None:
     yard = Yard()
     first, second = yard.case(Cause.HUNG, "r1"), yard.case(Cause.WRONG_OUTPUT, "r2")

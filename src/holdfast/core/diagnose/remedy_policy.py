@@ -305,7 +305,8 @@ class RemedyPolicy:
         book = self._books[case.incident.id]
         if (remedy, replica) in book.asked:
             return None
-        if self._relations.ready_at.get(replica, -1) > case.fresh_at:
+        own = [piece.evidence.at for piece in case.seen_at((Scope.REPLICA.value, replica))]
+        if self._relations.ready_at.get(replica, -1) > max(own, default=case.fresh_at):
             return None  # it came back by itself: a restart would only end its work
         held = self._uncorroborated(case, replica) or self._held(replica, model, remedy, now)
         if held is None:

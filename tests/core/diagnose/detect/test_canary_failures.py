@@ -407,6 +407,26 @@ def test_canaries_that_users_confirm_are_believed_again():
     assert signs(detector, canary("fail")) == [Sign.CANARY_ERRORS]
 
 
+def test_an_answer_that_varies_on_all_replicas_counts_in_a_row_alone():
+    """Near ties of a model fall one way or the other with the batch: nobody's own fault."""
+    detector = made()
+    calm = [canary("pass", name) for name in NAMES] * 2
+    told(detector, *calm, canary("wrong", "r2"), *calm, canary("wrong"), *calm)
+    [found] = told(detector, canary("wrong"))
+    assert found.numbers["wrong"] == 1.0
+    assert found.text.endswith("this model may answer in more than one way")
+    [found] = told(detector, canary("wrong"))  # in a row: it is wrong whatever its peers do
+    assert found.numbers["wrong"] == 2.0
+
+
+def test_one_replica_that_is_wrong_now_and_then_is_told_by_all_its_wrong_answers():
+    detector = made()
+    calm = [canary("pass", name) for name in NAMES] * 2
+    told(detector, *calm, canary("wrong"), *calm)
+    [found] = told(detector, canary("wrong"))
+    assert found.numbers["wrong"] == 2.0
+
+
 def test_a_doubt_about_the_checker_does_not_hide_a_closed_port():
     detector = made()
     told(detector, canary("pass"), CanariesDoubted("m"))

@@ -38,6 +38,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
 from math import log2
 from statistics import median
 from typing import ClassVar, Final
@@ -302,7 +303,7 @@ class ProbingDetector:
             book.unended = book.aparts = 0
             book.flow = PieceFlow.NONE
         if verdict is CanaryVerdict.WRONG:
-            return _wrong(book)
+            return self._add_wrong(book, fact.replica)
         if verdict.right:
             return self._right(book, fact, now)
         if verdict in (CanaryVerdict.BUSY, CanaryVerdict.UNSETTLED):
@@ -539,6 +540,26 @@ class ProbingDetector:
         )
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 
+    def _add_wrong(self, book: _Book, replica: str) -> _Found:
+        book.answered(CanaryVerdict.WRONG)
+        book.wrongs.append(True)
+        count = sum(book.wrongs)
+        text = f"{count} of its last {len(book.wrongs)} canaries got another answer than expected"
+        if self._is_unsteady(replica):
+            count = len([*takewhile(bool, reversed(book.wrongs))])
+            text += ", and so did its peers': this model may answer in more than one way"
+        numbers = {"wrong": float(count), "canaries": float(len(book.wrongs))}
+        return Sign.CANARY_WRONG, text, numbers
+
+    def _is_unsteady(self, replica: str) -> bool:
+        """Whether its peers, too, answer wrong now and then, and right again.
+
+        Then wrong answers count in a row alone: what half of a pool has is no one's own.
+        """
+        peers = [peer for peer in self._peers(replica) if peer.wrongs]
+        unsteady = sum(not peer.wrongs[-1] and any(peer.wrongs) for peer in peers)
+        return unsteady > 0 and 2 * unsteady >= len(peers)
+
     def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
         sign = _DOUBT_SIGNS.get(fact.suspect)
         if sign is None:  # the replicas themselves are suspected: canaries are believed
@@ -568,15 +589,6 @@ def _flow(fact: CanaryAnswered) -> PieceFlow:
     """How the pieces of an answer came that was not complete in time."""
     moved_s, gap_s, quiet_s = fact.moved_s or 0.0, fact.gap_s or 0.0, fact.quiet_s or 0.0
     return BodyPieces(moved_s, gap_s, quiet_s, began=fact.began or moved_s > 0).flow
-
-
-def _wrong(book: _Book) -> _Found:
-    book.answered(CanaryVerdict.WRONG)
-    book.wrongs.append(True)
-    count = sum(book.wrongs)
-    text = f"{count} of its last {len(book.wrongs)} canaries got another answer than expected"
-    numbers = {"wrong": float(count), "canaries": float(len(book.wrongs))}
-    return Sign.CANARY_WRONG, text, numbers
 
 
 def _is_fast(book: _Book, fact: CanaryAnswered) -> bool:
