@@ -170,6 +170,7 @@ def test_whoever_came_back_while_it_waited_is_left_alone() -> None:
 def test_whoever_is_right_again_is_left_alone_though_another_is_wrong_now() -> None:
     yard = Yard()
     case = yard.case(Cause.WRONG_OUTPUT, "r1", "r2")
+    yard.state("r2", State.SUSPECT)
     for name, at in (("r2", 10), ("r1", 50)):
         piece = Evidence(Sign.CANARY_WRONG, yard.census.about(name), nanos(at), "canary", "t")
         case.add(SeenEvidence(piece), nanos(at))
