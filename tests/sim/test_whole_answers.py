@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 
+from holdfast.core.failure import Kind
 from holdfast.core.messages import Answered, Dispatch, Finish, FirstContent, Silent
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
-from holdfast.core.types import Replica, nanos
+from holdfast.core.types import Replica, Request, nanos
 from holdfast.sim.experiment import Experiment
+from holdfast.sim.request_record import EngineRun, RequestRecord
 from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Lengths, Workload, arrivals
 from holdfast.sim.world import World
 
 TRAFFIC = Workload(
-    rate=12.0,
+    rate=6.0,
     prompt=Lengths(mean=50.0, law="constant"),
     output=Lengths(mean=40.0, law="constant"),
     stream=False,
@@ -78,10 +80,16 @@ def test_what_breaks_streams_in_the_middle_finds_no_middle(kind: FaultKind) -> N
     assert {one.status for one in actions if isinstance(one, Finish)} == {200}
 
 
-def test_what_breaks_before_the_first_token_breaks_them_too() -> None:
-    _, _, actions = run(fault(FaultKind.RESET, tokens=0))
-    assert any(isinstance(one, Dispatch) and one.attempt > 0 for one in actions)
-    assert {one.status for one in actions if isinstance(one, Finish)} == {200}
+@pytest.mark.parametrize(("tokens", "ends_as"), [(0, Kind.RESET), (3, None)])
+def test_what_breaks_before_the_first_token_breaks_them_too(
+    tokens: int, ends_as: Kind | None
+) -> None:
+    unit = World(SETUP, 3).units["r1"]
+    unit.faults = [fault(FaultKind.RESET, tokens=tokens)]
+    unit.apply_faults(0)
+    attempt = EngineRun(RequestRecord(Request(1, "m", 0, whole=True), 40), "r1", 0, 50, 40)
+    unit.spoil(attempt)
+    assert attempt.ends_as is ends_as
 
 
 def test_a_wrong_answer_is_wrong_as_a_whole_and_a_discarded_one_harms_nobody() -> None:
