@@ -231,10 +231,12 @@ def test_sighup_is_for_control(tmp_path):
     mark = tmp_path / "hup"
     ready = tmp_path / "ready"
     code = (
-        "import signal, sys, pathlib\n"
-        f"signal.signal(signal.SIGHUP, lambda *_: pathlib.Path({str(mark)!r}).touch())\n"
+        "import signal, pathlib\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])\n"
         f"pathlib.Path({str(ready)!r}).touch()\n"
-        "while 1: signal.pause()"
+        "signal.sigwait([signal.SIGHUP])\n"
+        f"pathlib.Path({str(mark)!r}).touch()\n"
+        "signal.pause()"
     )
 
     async def scene(watched):
@@ -352,14 +354,12 @@ def test_the_end_is_told_and_control_gets_the_time_it_needs_for_its_replicas(tmp
     ready, ended = tmp_path / "ready", tmp_path / "ended"
     code = textwrap.dedent(
         f"""
-        import pathlib, signal, sys, time
-        def end(*_):
-            time.sleep(0.4)  # longer than others get
-            pathlib.Path({str(ended)!r}).touch()
-            sys.exit(0)
-        signal.signal(signal.SIGTERM, end)
+        import pathlib, signal, time
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until it is waited for
         pathlib.Path({str(ready)!r}).touch()
-        while 1: signal.pause()
+        signal.sigwait([signal.SIGTERM])
+        time.sleep(0.4)  # longer than others get
+        pathlib.Path({str(ended)!r}).touch()
         """
     )
     told = []

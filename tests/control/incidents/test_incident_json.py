@@ -110,6 +110,8 @@ def test_the_members_of_a_line_are_a_promise() -> None:
         ("fast", 0),
         ("share", None),
         ("waits", []),
+        ("unread", 0),
+        ("explained_s", None),
     ]
     assert fact_line(7, Looked()) == b'{"at":7,"kind":"Looked"}'
 
