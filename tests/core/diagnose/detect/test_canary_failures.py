@@ -101,6 +101,16 @@ def test_pieces_that_come_steadily_and_too_late_are_slow_and_no_drip():
     assert signs(made(), *usual, twice) == [Sign.SLOW_TOKENS]
 
 
+def test_pieces_seconds_apart_of_which_the_first_was_late_too_drip_at_once():
+    usual = [canary("pass", latency_s=0.4, running=0)] * 3
+    pieces = {"moved_s": 5.0, "gap_s": 5.0, "quiet_s": 0.1}
+    drip = canary("timeout", progress=True, latency_s=10.2, running=1, **pieces)
+    assert signs(made(), *usual, drip) == [Sign.SLOW_TOKENS]
+    assert signs(made(), drip) == []  # what is usual is not known
+    late_end = replace(drip, latency_s=10.2, quiet_s=4.6)  # the first came at once
+    assert signs(made(), *usual, late_end) == []
+
+
 def test_pieces_seconds_apart_beside_a_single_user_drip_although_tokens_move():
     apart = canary("timeout", progress=True, moved_s=5.0, gap_s=5.0, running=1)
     assert signs(made(), apart) == []

@@ -387,12 +387,21 @@ class ProbingDetector:
         if book.flow is PieceFlow.STEADY and fact.gap_s is not None:
             book.answered(CanaryVerdict.SLOW)
             return self._add_slow(book, fact, now)
-        # One pause that explains all of it may be the host's, and everybody's: not twice in a row.
+        # One pause that explains all of it may be the host's, and everybody's: not twice in a row,
+        # and not where the first piece was seconds late as well.
         paused = fact.gap_s is not None and moved - fact.gap_s < APART_S
-        if paused and book.aparts < _PAUSES_MIN:
+        if paused and book.aparts < _PAUSES_MIN and not self._began_late(book, fact):
             return None
         text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
         return (Sign.SLOW_TOKENS, text, {"moved_s": moved})
+
+    @staticmethod
+    def _began_late(book: _Book, fact: CanaryAnswered) -> bool:
+        """Whether its first piece took seconds longer than its whole answers usually take."""
+        if fact.latency_s is None or len(book.usual) < _USUAL_MIN:
+            return False
+        first_s = fact.latency_s - (fact.moved_s or 0.0) - (fact.quiet_s or 0.0)
+        return first_s >= seconds(book.usual.median()) + APART_S
 
     def _tells(self, book: _Book, fact: CanaryAnswered, flow: PieceFlow, now: int) -> bool:
         """Whether an answer in pieces says something of a replica that serves others meanwhile."""
