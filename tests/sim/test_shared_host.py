@@ -64,7 +64,8 @@ def test_a_host_with_room_carries_as_many_at_full_speed():
     assert times == [15 * STEP] * 3
 
 
-def test_a_fault_that_slows_comes_on_top_and_a_crash_makes_room():
+def two_engines():
+    """Two engines on one host; ``done`` gets the time at which each run ends, by its attempt."""
     clock, host, done = Clock(), SharedHost(PLAIN), {}
     told = (
         lambda _run, _now: None,
@@ -72,6 +73,11 @@ def test_a_fault_that_slows_comes_on_top_and_a_crash_makes_room():
         lambda _engine, _now: None,
     )
     one, other = (HostedEngine(host, PLAIN, clock, *told) for _ in range(2))
+    return clock, done, one, other
+
+
+def test_a_fault_that_slows_comes_on_top_and_a_crash_makes_room():
+    clock, done, one, other = two_engines()
     one.pace(2.0, 0.0, 0)
     clock.at(0, WORLD, one.submit, EngineRun(None, "r", 0, 1, 6))
     clock.at(0, WORLD, other.submit, EngineRun(None, "r", 1, 1, 99))
@@ -84,13 +90,7 @@ def test_a_fault_that_slows_comes_on_top_and_a_crash_makes_room():
 
 @pytest.mark.parametrize("how", ["hang", "drip"])
 def test_one_that_waits_instead_of_working_leaves_its_neighbours_their_speed(how):
-    clock, host, done = Clock(), SharedHost(PLAIN), {}
-    told = (
-        lambda _run, _now: None,
-        lambda run, now: done.__setitem__(run.attempt, now),
-        lambda _engine, _now: None,
-    )
-    one, other = (HostedEngine(host, PLAIN, clock, *told) for _ in range(2))
+    clock, done, one, other = two_engines()
     clock.at(0, WORLD, one.submit, EngineRun(None, "r", 0, 1, 99))
     clock.at(0, WORLD, other.submit, EngineRun(None, "r", 1, 1, 10))
     if how == "hang":

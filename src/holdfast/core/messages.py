@@ -334,7 +334,8 @@ class Tally:
     scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by statistic: rankings,
     # tensors and classes
     unread: int = 0  # tokens of long prompts whose first token is waited for, at this moment
-    # For how long those explain that nothing comes, weighed by tenants; ``None``: not weighed.
+    # For how long reading those prompts may keep the replica silent, each tenant's prompts weighed;
+    # ``None``: the gateway did not weigh them.
     explained_s: float | None = None
 
     @property

@@ -313,7 +313,8 @@ class AttemptsSeen:
     share: float | None = None  # of its model's attempts in this span
     waits: tuple[float, ...] = ()  # first tokens, as multiples of the pool's usual for their length
     unread: int = 0  # tokens of long prompts whose first token is waited for, now
-    # For how long those explain that nothing comes, weighed by tenants; None: not weighed.
+    # For how long reading those prompts may keep the replica silent, by gateways that weigh each
+    # tenant's prompts; None: no gateway said so.
     explained_s: float | None = None
 
 

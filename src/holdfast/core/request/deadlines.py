@@ -32,7 +32,12 @@ from typing import Final
 
 from holdfast.core.failure import Kind
 from holdfast.core.request.learned_deadline import GROUPS, DeadlineRise, LearnedDeadline
-from holdfast.core.request.prompts.reading_pace import PACED_TOKENS, ReadingPace, unhurried
+from holdfast.core.request.prompts.reading_pace import (
+    PACED_TOKENS,
+    SLOW_PER_TOKEN,
+    ReadingPace,
+    unhurried,
+)
 from holdfast.core.types import MILLISECOND, SECOND, Request, nanos, require
 
 _REPLICAS_MAX: Final = 4096  # remembered; when full, the one known longest is forgotten
@@ -44,7 +49,6 @@ _PACE_MAX: Final = 3.0
 _PACE_NORMAL: Final = 2.0
 _DOUBT_PER_TOKEN: Final = MILLISECOND  # a prompt at 1,000 tokens/s: doubt is cheap
 _STOOD: Final = 5 * SECOND  # at a replica that is known to stand still
-_EARLY_PER_TOKEN: Final = SECOND // 100  # an engine without a GPU, at 100 tokens/s
 _USUAL_FACTOR: Final = 2  # of the median answer in one piece: its own length explains no more
 
 
@@ -211,7 +215,7 @@ class Deadlines:
         reading: ReadingPace | None = None,
     ) -> None:
         self._config = config
-        # Of long prompts; answers in one piece follow what streams taught.
+        # How fast long prompts are read; answers in one piece share what was learned from streams.
         self.reading = reading or ReadingPace(config.quantile, config.forget_s)
         self._answers = answers  # for those in one piece, which take as long as they are
         self._canary = 0  # the slowest usual canary of the pool; 0 = unknown
@@ -316,7 +320,7 @@ class Deadlines:
             return 0
         if sampled:
             base = max(base, int(self._config.early_factor * learned.largest))
-        return max(base, self._early_floor) + request.prompt_tokens * _EARLY_PER_TOKEN
+        return max(base, self._early_floor) + request.prompt_tokens * SLOW_PER_TOKEN
 
     def doubt_after(self, request: Request) -> int:
         """How long (ns) a first token of this request may take before its replica is in doubt.

@@ -63,9 +63,9 @@ _PAUSES_MIN: Final = 2  # answers with one long pause that make a drip
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
 _STEADY_MOST: Final = 1.0  # of one that was late all along: no single stall explains it
 _NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
-_IDLE: Final = 5  # canaries of others on its host, with nothing beside, whose middle is "now"
-_HOST_SLOW: Final = 1.2  # times as long on its host as usual: noise of a few canaries is less
-_HOST_FACTOR: Final = 1.5  # slower than its host by so much, or it is the host's trouble
+_IDLE: Final = 5  # latest canaries on an idle engine; their median is a replica's latency now
+_HOST_SLOW: Final = 1.2  # × usual latency: a host below it is not slow, canaries vary by as much
+_HOST_FACTOR: Final = 1.5  # × what its slow host explains: a replica up to it is not slow itself
 _FLAWS: Final = {
     Kind.EMPTY.value: (Sign.EMPTY_ANSWERS, "a canary got an answer that is none: empty"),
     Kind.DEGENERATE.value: (Sign.DEGENERATE, "a canary got an answer that is none: degenerate"),
@@ -179,8 +179,8 @@ class _Book:
         self.aparts = 0  # canaries in a row whose pieces came seconds apart
         self.unended = 0  # canaries in a row that got the beginning of an answer, and no end
         self.usual = UsualLatency()  # of those in good time, with nothing beside them
-        self.idle: deque[float] = deque(maxlen=_IDLE)  # seconds; the last ones, slow or not
-        self.idle_at = 0
+        self.idle: deque[float] = deque(maxlen=_IDLE)  # latest latencies (s) on an idle engine
+        self.idle_at = 0  # when the last of them came
 
     def count(self, outcome: CanaryVerdict | Kind) -> None:
         """Add one canary to the rows."""
@@ -531,8 +531,8 @@ class ProbingDetector:
         names = self._census.on_host(host) if host else []
         books = [self._books[name] for name in names if name != replica and name in self._books]
         known = [one for book in books if (one := book.slowed(now, self._fresh)) is not None]
-        middle = median(known) if known else 1.0
-        return min(middle, 2**_NEIGHBOUR) if middle >= _HOST_SLOW else 1.0
+        slowness = median(known) if known else 1.0
+        return min(slowness, 2**_NEIGHBOUR) if slowness >= _HOST_SLOW else 1.0
 
     def _peers(self, replica: str) -> list[_Book]:
         model = self._census.about(replica).model

@@ -141,7 +141,7 @@ class _Past:
 
 
 class _HostVotes:
-    """How much slower each host is at present, by the middle of its replicas.
+    """How much slower each host is than it was: the median over its replicas (log).
 
     A replica whose host is not known has a vote of its own.
     """
@@ -156,7 +156,7 @@ class _HostVotes:
     def elsewhere(
         self, replica: str, pasts: dict[str, _Past], census: ReplicaRegistry, now: int
     ) -> float:
-        """The middle of all hosts but its own; 0 where nothing is known of them.
+        """The median slowdown (log) of all hosts except this replica's; 0 if none is known.
 
         Counted anew every five seconds.
         """

@@ -111,9 +111,9 @@ def reason_to_stay(
 
 
 def why_unread(active: ActiveRequest, pace: ReadingPace, now: int) -> str | None:
-    """What to tell a client whose long prompt had no first token by its deadline.
+    """Return the error text for a long prompt that had no first token when its deadline passed.
 
-    ``None``: its prompt is short, or the client was shown some of the answer.
+    ``None``: the prompt is short, or the client has been sent a part of the answer.
     """
     tokens, waiting = active.request.prompt_tokens, active.live
     shown = active.shown_tokens or any(attempt.first_at for attempt in waiting)

@@ -24,7 +24,7 @@ _FLOOR_S: Final = 0.001  # per token, 1,000 tokens/s: a tenth of what one curren
 _LIMIT_S: Final = 1.0  # per token: beyond it nothing is served
 # Until learned: 100 tokens/s is an engine without a GPU. It would read 100,000 tokens for longer
 # than anybody waits, so that from a minute on the prompt counts as read at 1,000 tokens/s.
-_SLOW: Final = SECOND // 100
+SLOW_PER_TOKEN: Final = SECOND // 100
 _SLOW_MAX: Final = 60 * SECOND
 _USUAL: Final = MILLISECOND
 
@@ -93,7 +93,7 @@ def unhurried(tokens: int) -> int:
 
     10 ms per token up to a minute, or 1 ms per token where that is more.
     """
-    return max(min(tokens * _SLOW, _SLOW_MAX), tokens * _USUAL)
+    return max(min(tokens * SLOW_PER_TOKEN, _SLOW_MAX), tokens * _USUAL)
 
 
-__all__ = ["PACED_TOKENS", "ReadingPace", "unhurried"]
+__all__ = ["PACED_TOKENS", "SLOW_PER_TOKEN", "ReadingPace", "unhurried"]
