@@ -74,6 +74,7 @@ def run_batch(batch: Batch) -> tuple[int, str]:
     @settings(
         max_examples=cases,
         database=None,
+        deadline=None,  # it runs without conftest.py, whose profile says so
         report_multiple_bugs=False,
         phases=[Phase.generate, Phase.shrink],
         suppress_health_check=list(HealthCheck),
