@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from diagnosis_sim import NONE
 from gauntlet_real import CAUSES, COUNTED_S, WARM_UP_S
+from holdfast.chaos.target import begun_at
 from holdfast.config.files import load_text
 from holdfast.config.fleet_file import FleetFile
 from holdfast.core.diagnose.evidence import Incident
@@ -144,8 +145,8 @@ def _day(name: str, told: Mapping[str, Any]) -> RecordedDay:
     asked = tuple((float(at), float(took), str(harm)) for at, took, harm in told["asked"])
     events = [(float(event["at"]), str(event["what"])) for event in told["events"]]
     mine = [one for one in told["incidents"] if replica in one["replicas"]]
-    first = min(mine, key=lambda incident: float(incident["opened_at"]), default=None)
-    delay_s = None if first is None else float(first["opened_at"]) - began_at - WARM_UP_S
+    first = min(mine, key=begun_at, default=None)
+    delay_s = None if first is None else begun_at(first) - began_at - WARM_UP_S
     cause = NONE if first is None else str(first["cause"])
     trial = Trial(fault, int(row["run"]) + 1, harmed / max(1, requests), requests, delay_s, cause)
     fleet_at = min((at for at, _ in events), default=began_at)
@@ -313,7 +314,7 @@ class IncidentNote:
     """What an incident said at one time; no replicas: it was merged into another one."""
 
     at: int
-    opened_at: int
+    begun_at: int
     cause: str
     replicas: tuple[str, ...]
 
@@ -327,11 +328,11 @@ class IncidentHistory:
     def note(self, incident: Incident, now: int, *, listed: bool) -> None:
         """Take what an incident says now, and whether it is listed still."""
         replicas = (*incident.replicas, incident.about.replica) if listed else ()
-        note = IncidentNote(now, incident.opened_at, incident.cause.value, replicas)
+        note = IncidentNote(now, incident.begun_at, incident.cause.value, replicas)
         self._notes.setdefault(incident.id, []).append(note)
 
     def first(self, replica: str, began: int, end: int) -> IncidentNote | None:
-        """The first incident of a replica that was opened in this time, as it stands at its end."""
+        """The first incident of a replica that began in this time, as it stands at its end."""
         latest = [
             next((note for note in reversed(notes) if note.at <= end), None)
             for notes in self._notes.values()
@@ -339,9 +340,9 @@ class IncidentHistory:
         mine = [
             note
             for note in latest
-            if note is not None and replica in note.replicas and began <= note.opened_at <= end
+            if note is not None and replica in note.replicas and began <= note.begun_at <= end
         ]
-        return min(mine, key=lambda note: note.opened_at, default=None)
+        return min(mine, key=lambda note: note.begun_at, default=None)
 
 
 def simulate_fleet(fleet: SimulatedFleet, seed: int, late_s: float) -> list[Trial]:
@@ -400,7 +401,7 @@ def _trial(
         harmed for arrived, ended, harmed in finished if began <= arrived < until and ended >= onset
     ]
     first = history.first(day.replica, began, fleet.ends[place])
-    delay_s = None if first is None else seconds(first.opened_at - onset)
+    delay_s = None if first is None else seconds(first.begun_at - onset)
     cause = NONE if first is None else first.cause
     share = fmean(harms) if harms else 0.0
     return Trial(day.fault, day.run, share, len(harms), delay_s, cause)

@@ -35,7 +35,7 @@ def sample(number, fault, cause, *, shape="stream", delay_s=3.0, harmed=0, fleet
         "row": row | {"shape": shape, "run": 0, "cause": cause},
         "began_at": began_at,
         "asked": asked,
-        "incidents": [incident | {"opened_at": began_at + 10.0 + delay_s}],
+        "incidents": [incident | {"opened_at": began_at + 10.0 + delay_s, "timeline": []}],
         "events": [
             {"at": fleet_at, "what": "loading"},
             {"at": fleet_at + 2.5, "what": "warming"},
@@ -53,7 +53,7 @@ def write(folder, record, run=1):
 
 def test_a_record_is_read_as_the_live_side_of_a_row(twin, tmp_path):
     record = sample(1, "hang", "hung", delay_s=12.5, harmed=2)
-    others = {"id": "inc-9", "cause": "slow", "replicas": ["smollm2-3"], "opened_at": 0.0}
+    others = {"id": "inc-9", "cause": "slow", "replicas": ["smollm2-3"]}
     later = dict(record["incidents"][0], cause="stalled", opened_at=record["began_at"] + 30.0)
     write(tmp_path, record | {"incidents": [others, later, *record["incidents"]]}, run=4)
     (day,) = twin.read_folder(tmp_path)

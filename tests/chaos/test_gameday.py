@@ -1,7 +1,10 @@
 """A game day's own requests, streamed and in one piece, against a stand-in on loopback."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
 
 import pytest
 
@@ -10,16 +13,20 @@ from holdfast.chaos.target import ChaosError, ChaosTarget
 from holdfast.config.chaos import PlanFile
 from holdfast.testing.standin import Options, StandIn, fault
 
+NEVER: Iterator[list[dict[str, Any]]] = repeat([])
+
 
 @dataclass(slots=True, frozen=True)
 class Paper(ChaosTarget):
     """A fleet of one replica, whose control lets everything be done to its own view."""
 
+    told: Iterator[list[dict[str, Any]]] = NEVER  # incidents, look by look
+
     async def replicas(self):
         return [{"id": "m-1", "model": "m", "state": "ready", "share": 1.0}]
 
     async def incidents(self):
-        return []
+        return next(self.told)
 
     async def check(self, replica):
         pass
@@ -37,8 +44,9 @@ def plan(*, stream):
     return PlanFile.model_validate({"settle": 0.0, "traffic": traffic, "steps": steps})
 
 
-async def played(url, *, stream):
-    return await GameDay(Paper("http://x"), url, plan(stream=stream), lambda _: None).run()
+async def played(url, *, stream, told=NEVER):
+    target = Paper("http://x", told=told)
+    return await GameDay(target, url, plan(stream=stream), lambda _: None).run()
 
 
 async def with_stand_in(ailment=None, *, stream):
@@ -57,6 +65,27 @@ def test_a_well_fleet_harms_nobody_in_either_shape(stream):
     assert record.asked
     assert not record.harmed
     assert record.held
+
+
+def incident(name, *reopened_at):
+    again = [{"at": at, "what": "reopened", "about": "m-1", "text": ""} for at in reopened_at]
+    return {"id": name, "title": "hung of m-1", "opened_at": 10.0, "timeline": again}
+
+
+def test_incidents_of_the_day_are_those_that_began_or_came_back_on_it():
+    before = [incident("gone"), incident("stays"), incident("back", 20.0)]
+    after = [incident("new"), incident("gone", 50.0), incident("stays"), incident("back", 20.0, 50)]
+
+    async def run():
+        replica = await StandIn(Options(ttft_ms=0.0, tpot_ms=0.0)).start()
+        try:
+            told = chain([before], repeat(after))
+            return await played(replica.url, stream=False, told=told)
+        finally:
+            await replica.stop()
+
+    record = asyncio.run(run())
+    assert [one["id"] for one in record.incidents] == ["new", "gone", "back"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

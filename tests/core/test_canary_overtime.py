@@ -31,7 +31,7 @@ def test_pieces_are_read_by_the_times_between_them(came, flow):
 
 
 def test_what_is_clear_is_not_read_on():
-    for came in (pieces(3.0, 0.5, 0.4), pieces(5.0, 5.0, 0.1)):
+    for came in (pieces(3.0, 0.5, 0.4), pieces(10.0, 5.0, 0.1)):
         assert overtime(came, 5 * SECOND, LONGEST) == 0
         assert overtime(came, 5 * SECOND, LONGEST, unhurried=True) == 0
 
@@ -41,6 +41,17 @@ def test_an_answer_that_stands_still_is_read_on_until_it_is_as_good_as_stalled()
     assert overtime(pieces(quiet_s=6.0), 7 * SECOND, LONGEST) == 0
     assert overtime(pieces(quiet_s=6.0), 7 * SECOND, LONGEST, unhurried=True) == 5 * SECOND
     assert overtime(pieces(quiet_s=1.0), 11 * SECOND, LONGEST) == SECOND
+
+
+def test_after_one_pause_the_next_piece_tells_whether_it_drips():
+    assert pieces(5.0, 5.0, 0.1).paused_once
+    assert pieces(6.5, 5.0, 0.1).paused_once
+    assert not pieces(10.0, 5.0, 0.1).paused_once
+    assert not pieces(3.0, 0.5, 0.4).paused_once
+    assert overtime(pieces(5.0, 5.0, 0.0), 5 * SECOND, LONGEST) == 6 * SECOND
+    assert overtime(pieces(5.0, 5.0, 6.0), 11 * SECOND, LONGEST) == 0
+    assert overtime(pieces(5.0, 5.0, 0.0), 10 * SECOND, LONGEST) == 0  # the first was late as well
+    assert overtime(pieces(5.0, 5.0, 1.0), LONGEST, LONGEST) == 0
 
 
 def test_silence_is_waited_for_only_where_nobody_waits_for_the_verdict():
@@ -59,4 +70,5 @@ def test_it_never_lasts_longer_than_it_may(moved, gap, quiet, began, headed, unh
     more = overtime(came, waited, longest, unhurried=unhurried)
     assert 0 <= more <= max(0, longest - waited)
     if came.flow is PieceFlow.APART:
-        assert (more, came.gap_s >= APART_S) == (0, True)
+        assert came.gap_s >= APART_S
+        assert came.paused_once or not more

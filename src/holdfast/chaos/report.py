@@ -11,6 +11,7 @@ from html import escape
 from typing import Final
 
 from holdfast.chaos.gameday import GameDayRecord, InjectedFault
+from holdfast.chaos.target import begun_at
 
 WIDTH: Final = 960
 _LEFT: Final = 130
@@ -109,7 +110,7 @@ def _incident_lane(record: GameDayRecord, top: int, x: Place) -> list[str]:
     middle = top + _LANE // 2
     parts = [f'<text x="10" y="{middle + 4}">incidents</text>']
     for place, one in enumerate(record.incidents):
-        at = x(float(one["opened_at"]) - record.began_at)
+        at = x(begun_at(one) - record.began_at)
         y = middle - 8 + 14 * (place % 3)
         parts.append(f'<path class="harm" d="M{at} {y - 5}l5 8h-10z"/>')
         cause = escape(str(one["cause"]).replace("_", " "))
@@ -168,8 +169,8 @@ def markdown(record: GameDayRecord, picture_name: str) -> str:
 
 def _detection(record: GameDayRecord, struck: InjectedFault) -> str:
     """The first incident about this replica after the fault began."""
-    for one in sorted(record.incidents, key=lambda each: float(each["opened_at"])):
-        after = float(one["opened_at"]) - record.began_at - struck.begun_s
+    for one in sorted(record.incidents, key=begun_at):
+        after = begun_at(one) - record.began_at - struck.begun_s
         if struck.replica in one["replicas"] and after >= -1.0:
             return f"{one['id']} {one['cause']} after {max(0.0, after):.1f} s"
     return "none"

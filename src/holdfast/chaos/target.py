@@ -24,6 +24,15 @@ class ChaosError(Exception):
     """A fault was not injected; the text says why."""
 
 
+def begun_at(incident: Mapping[str, Any]) -> float:
+    """When an incident was opened, or reopened because the same failure came back (s since 1970).
+
+    One that comes back within minutes keeps its id: what is new is told by this time.
+    """
+    again = (float(one["at"]) for one in incident["timeline"] if one["what"] == "reopened")
+    return max(again, default=float(incident["opened_at"]))
+
+
 @dataclass(slots=True, frozen=True)
 class ChaosTarget:
     """The admin port of a fleet, its token, and whether a remote fleet is allowed."""

@@ -1,13 +1,15 @@
 """Decides how long a canary's answer that is overdue is read on, and how its pieces are read.
 
-    overdue, and ─► pieces come steadily, or seconds apart ─► enough is known: it ends
+    overdue, and ─► pieces come steadily, or seconds apart, twice ─► enough is known: it ends
                  ├► it began and stands still ─► read on: the next piece tells a drip from a stall
+                 ├► it began at once, paused once ─► read on: the next piece tells a drip from that
                  └► nothing came ─► it ends; where nobody waits for the verdict, it has longer
 
 How an answer fails shows in the times of its pieces, not in how often it is asked for. A replica
 whose tokens come five seconds apart looks stalled to every canary that gives up before the second
-of them, however many are sent. So the verdict that the answer is overdue is told when it is due,
-and the same answer is read on until it tells what is wrong.
+of them, however many are sent. Nor does one pause prove a drip: a host that stood still for a
+moment makes one as well. So the verdict that the answer is overdue is told when it is due, and the
+same answer is read on until it tells what is wrong.
 
 Rejected: longer canaries for replicas in quarantine alone. The first canaries of a failure, which
 see it begin, are then wasted, and its name waits for two more.
@@ -17,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from holdfast.core.types import nanos
+from holdfast.core.types import nanos, seconds
 
 APART_S: Final = 2.0  # between pieces of one short answer: no engine that merely is slow
 _STILL_S: Final = 6.0  # without a piece, while somebody waits for the verdict: a stall, or as good
@@ -44,6 +46,11 @@ class BodyPieces:
             return PieceFlow.STOPPED
         return PieceFlow.STEADY if self.moved_s >= APART_S else PieceFlow.TOO_FEW
 
+    @property
+    def paused_once(self) -> bool:
+        """Whether a single pause explains how long they took, which anybody's host may make."""
+        return self.gap_s >= APART_S > self.moved_s - self.gap_s
+
 
 class PieceFlow(StrEnum):
     """How the pieces of an answer come that is not complete in time."""
@@ -65,7 +72,8 @@ def overtime(pieces: BodyPieces, waited: int, longest: int, *, unhurried: bool =
     when a piece comes. ``unhurried``: nobody waits for the verdict, so that silence may last up to
     ``longest``.
     """
-    if pieces.flow in _CLEAR:
+    first_s = seconds(waited) - pieces.moved_s - pieces.quiet_s
+    if pieces.flow in _CLEAR and not (pieces.paused_once and first_s < APART_S):
         return 0
     left = max(0, longest - waited)
     if unhurried:

@@ -230,6 +230,12 @@ class Incident:
     other_revisions: tuple[str, ...] = ()  # of its model, beside the one it is about, at its start
 
     @property
+    def begun_at(self) -> int:
+        """When it was opened, or last reopened because the same failure came back."""
+        again = (entry.at for entry in self.timeline if entry.what == "reopened")
+        return max(again, default=self.opened_at)
+
+    @property
     def title(self) -> str:
         """One line for lists: the cause and what it concerns, such as ``hung of r1``.
 

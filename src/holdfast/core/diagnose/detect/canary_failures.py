@@ -389,8 +389,8 @@ class ProbingDetector:
             return self._add_slow(book, fact, now)
         # One pause that explains all of it may be the host's, and everybody's: not twice in a row,
         # and not where the first piece was seconds late as well.
-        paused = fact.gap_s is not None and moved - fact.gap_s < APART_S
-        if paused and book.aparts < _PAUSES_MIN and not self._began_late(book, fact):
+        once = _came(fact).paused_once and book.aparts < _PAUSES_MIN
+        if once and not self._began_late(book, fact):
             return None
         text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
         return (Sign.SLOW_TOKENS, text, {"moved_s": moved})
@@ -427,7 +427,7 @@ class ProbingDetector:
         """Judge a canary that timed out; ``counted``: it did before, and was read on since."""
         beside = fact.running or 0
         alone = beside <= 1  # several users may make its tokens seconds apart
-        flow = _flow(fact)
+        flow = _came(fact).flow
         if flow in _CLEAR:
             book.flow = flow
         in_pieces = flow in _IN_PIECES
@@ -594,10 +594,10 @@ def _doublings(took_s: float, usual_s: float) -> float:
     return log2(took_s / usual_s) - _NEIGHBOUR
 
 
-def _flow(fact: CanaryAnswered) -> PieceFlow:
-    """How the pieces of an answer came that was not complete in time."""
+def _came(fact: CanaryAnswered) -> BodyPieces:
+    """When the pieces came of an answer that was not complete in time."""
     moved_s, gap_s, quiet_s = fact.moved_s or 0.0, fact.gap_s or 0.0, fact.quiet_s or 0.0
-    return BodyPieces(moved_s, gap_s, quiet_s, began=fact.began or moved_s > 0).flow
+    return BodyPieces(moved_s, gap_s, quiet_s, began=fact.began or moved_s > 0)
 
 
 def _is_fast(book: _Book, fact: CanaryAnswered) -> bool:
