@@ -244,7 +244,7 @@ def _block(
 ) -> BenchFile:
     """Send one block, and write beside ``path``, its later place, what the fleet says after it."""
     ignores_end = how.fleet != "gpu"
-    traffic = Traffic(rate, requests, SHAPES[how.fleet][0], how.tokens, ignores_end)
+    traffic = Traffic(rate, requests, how.words, how.tokens, ignores_end)
     at = time.time()
     rows, late = asyncio.run(run_block(fleet.port, fleet.model, traffic, rng))
     told = path.with_name(f"told-{path.name}")
@@ -497,14 +497,14 @@ def _compare(
     return bad
 
 
-def _span(parser: argparse.ArgumentParser, text: str) -> tuple[int, int]:
-    """Two numbers of tokens, as in 8,16."""
+def _span(parser: argparse.ArgumentParser, name: str, text: str) -> tuple[int, int]:
+    """Two numbers, as in 8,16; ends the program where they are none."""
     try:
         low, high = (int(word) for word in text.split(","))
     except ValueError:
-        parser.error(f"--tokens: is {text!r}: use two numbers, such as 8,16")
+        parser.error(f"--{name}: is {text!r}: use two numbers, such as 8,16")
     if not 1 <= low <= high:
-        parser.error(f"--tokens: is {text!r}: begin with the smaller one, from 1 on")
+        parser.error(f"--{name}: is {text!r}: begin with the smaller one, from 1 on")
     return low, high
 
 
@@ -518,6 +518,7 @@ def main() -> int:
     parser.add_argument("--fit", type=float, default=0.0, help="the rate that is fitted")
     parser.add_argument("--requests", type=int, default=1500, help="of each rate")
     parser.add_argument("--block", type=int, default=125, help="requests of one block")
+    parser.add_argument("--words", default="", help="LOW,HIGH of prompts; each block the same")
     parser.add_argument("--tokens", default="", help="LOW,HIGH of answers; each block the same")
     parser.add_argument("--warm", type=int, default=12, help="requests before the first block")
     parser.add_argument("--minutes", type=float, default=600.0, help="of measuring, at most")
@@ -526,7 +527,9 @@ def main() -> int:
     how = parser.parse_args()
     how.rates = [float(rate) for rate in (how.rates or RATES[how.fleet]).split(",")]
     how.fit = how.fit or how.rates[len(how.rates) // 2]
-    how.tokens = _span(parser, how.tokens) if how.tokens else SHAPES[how.fleet][1]
+    words, tokens = SHAPES[how.fleet]
+    how.words = _span(parser, "words", how.words) if how.words else words
+    how.tokens = _span(parser, "tokens", how.tokens) if how.tokens else tokens
     how.within = how.within or (0.03 if how.fleet == "stand-in" else 0.1)
     how.folder.mkdir(parents=True, exist_ok=True)
     measure(how)
