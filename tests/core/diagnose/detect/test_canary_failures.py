@@ -429,6 +429,24 @@ def test_an_answer_that_varies_on_all_replicas_counts_in_a_row_alone():
     assert found.numbers["wrong"] == 2.0
 
 
+@pytest.mark.parametrize("between", [[canary("pass", "r2")] * 700, [ProcessEnded("r2")]])
+def test_that_a_peer_varies_is_remembered_beyond_its_latest_answers_and_its_process(between):
+    detector = made()
+    calm = [canary("pass", name) for name in NAMES]
+    told(detector, *calm, canary("wrong", "r2"), *calm, *between, canary("wrong"), *calm)
+    [found] = detector.take(canary("wrong"), 800 * SECOND)
+    assert found.numbers["wrong"] == 1.0
+
+
+def test_a_peer_that_varied_an_hour_ago_is_no_excuse():
+    detector = made()
+    calm = [canary("pass", name) for name in NAMES]
+    told(detector, *calm, canary("wrong", "r2"), *calm)
+    later = enumerate([canary("wrong"), *calm, canary("wrong")], start=3_700)
+    found = [one for at, fact in later for one in detector.take(fact, at * SECOND)]
+    assert [one.numbers["wrong"] for one in found] == [1.0, 2.0]
+
+
 def test_one_replica_that_is_wrong_now_and_then_is_told_by_all_its_wrong_answers():
     detector = made()
     calm = [canary("pass", name) for name in NAMES] * 2
@@ -618,7 +636,7 @@ def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
             assert found.text
     for book in detector._books.values():
         assert len(book.pages) <= 4
-        assert len(book.wrongs) <= 20
+        assert len(book.steadiness) <= 20
     for name in (*NAMES, "stranger"):
         detector.forget(name)
     assert not detector._books

@@ -38,13 +38,13 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import takewhile
 from math import log2
 from statistics import median
 from typing import ClassVar, Final
 
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
 from holdfast.core.canary_overtime import APART_S, BodyPieces, PieceFlow
+from holdfast.core.diagnose.detect.canary_steadiness import AnswerSteadiness
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
 from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
@@ -55,7 +55,6 @@ from holdfast.core.health.lifecycle import Signal
 from holdfast.core.stats import RowCounts, RowRule
 from holdfast.core.types import State, nanos, require, seconds
 
-_RECENT: Final = 20  # canaries of which the wrong ones are counted for people
 _DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
 _MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
 _USUAL_MIN: Final = 3  # canaries of its own before they are compared with
@@ -162,12 +161,12 @@ class _Book:
     __slots__ = (
         *("aparts", "flow", "idle", "idle_at", "latest_at", "latest_s"),
         *("pace", "pages", "reading", "rows"),
-        *("slow_at", "slow_from", "slow_sum", "steadies", "unended", "usual", "wrongs"),
+        *("slow_at", "slow_from", "slow_sum", "steadies", "steadiness", "unended", "usual"),
     )
 
-    def __init__(self) -> None:
+    def __init__(self, steadiness: AnswerSteadiness | None = None) -> None:
+        self.steadiness = AnswerSteadiness() if steadiness is None else steadiness
         self.pace = Pace()
-        self.wrongs: deque[bool] = deque(maxlen=_RECENT)  # of the answers that came
         self.pages: list[bool | None] = []  # of the timeouts in a row, the last ones
         self.rows: RowCounts[CanaryVerdict | Kind, _Row] = RowCounts(_ROW_RULES)
         self.slow_at = self.slow_from = self.latest_at = 0
@@ -247,7 +246,7 @@ class ProbingDetector:
         if isinstance(fact, StateChanged):
             return self._changed(fact, now)
         if isinstance(fact, ProcessEnded):
-            self.forget(fact.replica)  # what a process answered says nothing of the next one
+            self._renew(fact.replica)
             return NOTHING
         if fact.verdict.answered:
             self._speaks(fact.replica)
@@ -292,6 +291,13 @@ class ProbingDetector:
             if len(self._speak) > _MODELS_MAX:
                 del self._speak[next(iter(self._speak))]
 
+    def _renew(self, replica: str) -> None:
+        """Drop what a process answered: it says nothing of the next one, only of their model."""
+        book = self._books.get(replica)
+        if book is not None:
+            book.steadiness.begin_process()
+            self._books[replica] = _Book(book.steadiness)
+
     def forget(self, replica: str) -> None:
         """Drop the canary counts of a replica; doubts about its model stay."""
         self._books.pop(replica, None)
@@ -303,7 +309,7 @@ class ProbingDetector:
             book.unended = book.aparts = 0
             book.flow = PieceFlow.NONE
         if verdict is CanaryVerdict.WRONG:
-            return self._add_wrong(book, fact.replica)
+            return self._add_wrong(book, fact.replica, now)
         if verdict.right:
             return self._right(book, fact, now)
         if verdict in (CanaryVerdict.BUSY, CanaryVerdict.UNSETTLED):
@@ -331,7 +337,7 @@ class ProbingDetector:
 
     def _right(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
         book.answered(fact.verdict)
-        book.wrongs.append(False)
+        book.steadiness.add(now, wrong=False)
         book.latest_s, book.latest_at = fact.latency_s or 0.0, now
         model = self._census.about(fact.replica).model
         self._doubts.pop(model, None)  # the expected answer can be given
@@ -549,25 +555,26 @@ class ProbingDetector:
         )
         return slow > 0 and 2 * (slow + 1) > len(peers) + 1
 
-    def _add_wrong(self, book: _Book, replica: str) -> _Found:
+    def _add_wrong(self, book: _Book, replica: str, now: int) -> _Found:
         book.answered(CanaryVerdict.WRONG)
-        book.wrongs.append(True)
-        count = sum(book.wrongs)
-        text = f"{count} of its last {len(book.wrongs)} canaries got another answer than expected"
-        if self._is_unsteady(replica):
-            count = len([*takewhile(bool, reversed(book.wrongs))])
+        answers = book.steadiness
+        answers.add(now, wrong=True)
+        count = answers.wrong
+        text = f"{count} of its last {len(answers)} canaries got another answer than expected"
+        if self._peers_vary(replica, now):
+            count = answers.wrong_row
             text += ", and so did its peers': this model may answer in more than one way"
-        numbers = {"wrong": float(count), "canaries": float(len(book.wrongs))}
+        numbers = {"wrong": float(count), "canaries": float(len(answers))}
         return Sign.CANARY_WRONG, text, numbers
 
-    def _is_unsteady(self, replica: str) -> bool:
+    def _peers_vary(self, replica: str, now: int) -> bool:
         """Whether its peers, too, answer wrong now and then, and right again.
 
         Then wrong answers count in a row alone: what half of a pool has is no one's own.
         """
-        peers = [peer for peer in self._peers(replica) if peer.wrongs]
-        unsteady = sum(not peer.wrongs[-1] and any(peer.wrongs) for peer in peers)
-        return unsteady > 0 and 2 * unsteady >= len(peers)
+        peers = [peer.steadiness for peer in self._peers(replica)]
+        varying = sum(peer.varies(now) for peer in peers)
+        return varying > 0 and 2 * varying >= sum(peer.is_known for peer in peers)
 
     def _doubted(self, fact: CanariesDoubted, now: int) -> Sequence[Evidence]:
         sign = _DOUBT_SIGNS.get(fact.suspect)
