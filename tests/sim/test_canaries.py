@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from holdfast.core.canary import CanaryVerdict
+from holdfast.core.canary import EXIT_NEWS, CanaryVerdict
 from holdfast.core.messages import CanaryResult, RunCanary
 from holdfast.core.plan.faults import Fault, FaultKind
 from holdfast.core.types import MILLISECOND, SECOND, Replica
@@ -77,31 +77,34 @@ def test_a_canary_can_be_of_another_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "verdict", "after"),
+    ("kind", "verdict", "after", "held"),
     [
-        (FaultKind.WRONG_OUTPUT, "wrong", 4 * STEP),
-        (FaultKind.GARBAGE, "wrong", 4 * STEP),
-        (FaultKind.FLAKY, "fail", STEP),
-        (FaultKind.EMPTY, "fail", STEP),
-        (FaultKind.CUT, "fail", STEP),
-        (FaultKind.PROBE_BLIND, "fail", REFUSED_AFTER),
-        (FaultKind.BLACK_HOLE, "fail", REFUSED_AFTER),
-        (FaultKind.PARTITION, "fail", PATIENCE),
-        (FaultKind.REFUSE_BUSY, "busy", REFUSED_AFTER),
+        (FaultKind.WRONG_OUTPUT, "wrong", 4 * STEP, 0),
+        (FaultKind.GARBAGE, "wrong", 4 * STEP, 0),
+        (FaultKind.FLAKY, "fail", STEP, EXIT_NEWS),
+        (FaultKind.EMPTY, "fail", STEP, EXIT_NEWS),
+        (FaultKind.CUT, "fail", STEP, EXIT_NEWS),
+        (FaultKind.PROBE_BLIND, "fail", REFUSED_AFTER, EXIT_NEWS),
+        (FaultKind.BLACK_HOLE, "fail", REFUSED_AFTER, EXIT_NEWS),
+        (FaultKind.PARTITION, "fail", PATIENCE, 0),  # at its deadline: nothing failed early
+        (FaultKind.REFUSE_BUSY, "busy", REFUSED_AFTER, 0),
     ],
 )
-def test_each_fault_shows_in_the_verdict(kind: FaultKind, verdict: str, after: int) -> None:
+def test_each_fault_shows_in_the_verdict(
+    kind: FaultKind, verdict: str, after: int, held: int
+) -> None:
     bench = Bench()
     bench.ail(kind)
     ((result, now),) = bench.ask()
-    assert (result.verdict, result.incarnation, now) == (verdict, 7, after)
+    assert (result.verdict, result.incarnation, now) == (verdict, 7, after + held)
     assert result.latency in (0, after)  # measured only where it was read to its end
 
 
 def test_a_replica_that_does_not_listen_refuses() -> None:
     bench = Bench()
     bench.unit.serving = False
-    assert bench.ask() == [(CanaryResult("r", CanaryVerdict.REFUSED, incarnation=7), REFUSED_AFTER)]
+    refused = CanaryResult("r", CanaryVerdict.REFUSED, incarnation=7)
+    assert bench.ask() == [(refused, REFUSED_AFTER + EXIT_NEWS)]
 
 
 def test_without_canaries_nothing_is_known() -> None:

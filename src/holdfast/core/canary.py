@@ -15,7 +15,7 @@ from hashlib import blake2b
 from math import inf
 from typing import Final
 
-from holdfast.core.types import require
+from holdfast.core.types import SECOND, require
 
 
 class CanaryVerdict(StrEnum):
@@ -75,6 +75,11 @@ class CanaryVerdict(StrEnum):
         """Return ``SLOW`` for a ``PASS`` if ``slow``; every other verdict as it is."""
         return CanaryVerdict.SLOW if slow and self is CanaryVerdict.PASS else self
 
+
+# A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
+# would have the peers asked at once, while they go on with the answers of the dead. So of a replica
+# that was launched here, what failed early is told after this time, unless its process has exited.
+EXIT_NEWS: Final = SECOND // 2
 
 _RIGHT: Final = frozenset({CanaryVerdict.PASS, CanaryVerdict.SLOW})
 _ANSWERED: Final = _RIGHT | {CanaryVerdict.WRONG}
@@ -278,6 +283,7 @@ class AnswerKey:
 
 
 __all__ = [
+    "EXIT_NEWS",
     "RULES",
     "AnswerKey",
     "CanaryConfig",

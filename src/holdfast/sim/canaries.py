@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from holdfast.core.canary import CanaryVerdict
+from holdfast.core.canary import EXIT_NEWS, CanaryVerdict
 from holdfast.core.canary_overtime import BodyPieces, overtime
 from holdfast.core.failure import Kind
 from holdfast.core.messages import CallBackCanary, CanaryResult, HurryCanary, RunCanary
@@ -114,7 +114,15 @@ class SimulatedCanaries:
 
     def _later(self, action: RunCanary, verdict: CanaryVerdict, delay: int, now: int) -> None:
         result = CanaryResult(action.replica_id, verdict, incarnation=action.incarnation)
-        self._clock.at(now + delay, CONTROL, self._tell_fleet, result)
+        self._clock.at(now + delay, CONTROL, self._report, result)
+
+    def _report(self, result: CanaryResult, now: int) -> None:
+        """Tell the fleet; of a failure only when the news of an exit would have come."""
+        unconnected = self.endings[result.replica_id][0] is Kind.CONNECT_TIMEOUT  # it was not early
+        if result.verdict.failed_early and not unconnected:
+            self._clock.at(now + EXIT_NEWS, CONTROL, self._tell_fleet, result)
+        else:
+            self._tell_fleet(result, now)
 
     def answered(self, run: EngineRun, now: int) -> None:
         """Report a canary whose answer was read to its last token."""
@@ -135,7 +143,7 @@ class SimulatedCanaries:
         if run.first_at and now > run.first_at:
             told.moved_s = seconds(now - run.first_at)
             told.gap_s = seconds(unit.engine.worst_gap_since(run.first_at))
-        self._tell_fleet(told, now)
+        self._report(told, now)
 
     def _overdue(self, watch: _Watch, now: int) -> None:
         """Report a canary that is overdue; read its answer on while that tells more."""

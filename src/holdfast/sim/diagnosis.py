@@ -177,6 +177,8 @@ class DiagnosisDriver:
         self._comparing: dict[str, AnswerComparison] = {}  # by model
         self._remedies = RemedyExecution(self, lambda _act, _incident: "somebody was called")
         self._second = 0
+        # Control's rounds and gateways' summaries begin when their processes do, not together.
+        self._phase = stream(seed, "watching", "rounds").randrange(SECOND)
         self._finishes = stream(seed, "watching", "finishes")
         self._peers = stream(seed, "watching", "peers")
         self._handlers: dict[type, Callable[[Any, int], None]] = {
@@ -445,7 +447,7 @@ class DiagnosisDriver:
     # --- every second ----------------------------------------------------------------------------
 
     def _on_tick(self, _event: Tick, now: int) -> None:
-        second = now // SECOND
+        second = (now - self._phase) // SECOND
         if second <= self._second:
             return
         self._second = second

@@ -38,7 +38,7 @@ from holdfast.control.fleet.audience import (
 )
 from holdfast.control.fleet.canaries import Canaries
 from holdfast.control.fleet.probes import Prober
-from holdfast.core.canary import CanaryVerdict
+from holdfast.core.canary import EXIT_NEWS, CanaryVerdict
 from holdfast.core.diagnose.detect.silence import CANARY, METRICS, TOKENS
 from holdfast.core.diagnose.facts import ControlLate, OwnShortage
 from holdfast.core.failure import Kind
@@ -84,10 +84,7 @@ TICK: Final = 50 * MILLISECOND  # canaries and drains are due to a second; this 
 LOOK_AGAIN_S: Final = 10.0  # looking at a dead endpoint costs one connection; finding it matters
 CONNECT_S: Final = 2.0  # for that connection
 LATE_TOLD: Final = 250 * MILLISECOND  # of this loop: a busy machine is late by less, all the time
-
-# A canary may hear of a death before the launcher does; taken for an illness of unknown cause, it
-# would have the peers asked at once, while they go on with the answers of the dead.
-EXIT_NEWS_S: Final = 0.5
+EXIT_NEWS_S: Final = seconds(EXIT_NEWS)
 _UNCONNECTED: Final = (CanaryVerdict.REFUSED, CanaryVerdict.UNKNOWN)
 _NOT_YET: Final = (State.STARTING, State.LOADING, State.WARMING, State.DEAD)  # never ready so far
 _FACTS: Final = (Exited, DrainAsked, RestartAsked, SpotNotice)
