@@ -439,7 +439,8 @@ def report(how: argparse.Namespace) -> int:
     print(
         f"  step {law.step_ms:.3f} + {law.per_sequence_ms:.3f}·B + {law.per_kv_token_ms:.5f}·KV + "
         f"{law.per_prompt_token_ms:.4f}·prefill ms, overhead {law.overhead_ms:.2f} ms, "
-        f"neighbours beyond {law.host_room}: +{law.neighbour_share:.1%} each"
+        f"neighbours beyond {law.host_room}: +{law.neighbour_share:.1%} each, "
+        f"speed varies by {law.wander:.1%}"
     )
     if not shared:
         print(

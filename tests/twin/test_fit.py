@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.types import ConfigError
-from holdfast.twin.fit import FitConfig, estimate, fit_engine
+from holdfast.twin.fit import FitConfig, estimates, fit_engine
 from holdfast.twin.measurement import relative_errors, summary
 from holdfast.twin.replay import replay
 from twin_data import LAW, drawn, measured
@@ -36,10 +36,19 @@ def test_the_error_is_that_of_requests_that_the_fit_had_not_seen():
 def test_neighbours_are_found_where_they_explain_something_and_not_elsewhere():
     hosts = {f"llama-{number}": "host" for number in (1, 2, 3)}
     shared = replace(LAW, neighbour_share=0.5)
-    found = estimate(measured(shared, 6.0, 300, hosts=hosts), replace(LAW), hosts)
-    assert found.neighbour_share == pytest.approx(0.5, abs=0.25)
-    alone = estimate(measured(LAW, 6.0, 300), replace(LAW), hosts)
+    found = estimates(measured(shared, 6.0, 300, hosts=hosts), replace(LAW), hosts)
+    assert [one.host_room for one in found] == [1, 2]
+    assert found[0].neighbour_share == pytest.approx(0.5, abs=0.25)
+    [alone] = estimates(measured(LAW, 6.0, 300), replace(LAW), hosts)
     assert alone.neighbour_share <= 0.1
+
+
+def test_how_many_a_host_carries_is_told_by_the_replay():
+    hosts = {f"llama-{number}": "host" for number in (1, 2, 3)}
+    law = replace(LAW, neighbour_share=0.8, host_room=2)
+    found = fit_engine(measured(law, 4.0, 300, hosts=hosts), batch_max=8, hosts=hosts, config=QUICK)
+    assert found.law.host_room == 2
+    assert found.law.neighbour_share == pytest.approx(0.8, abs=0.4)
 
 
 def test_limits_say_what_was_not_seen():

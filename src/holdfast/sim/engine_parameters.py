@@ -19,6 +19,8 @@ class EngineParameters:
     overhead_ms: float = 0.0  # outside of the engine: gateway, network, tokenizer; delays no other
     host_room: int = 1  # replicas of one host that run at full speed together
     neighbour_share: float = 0.0  # each further busy one makes a step longer by this share of it
+    wander: float = 0.0  # how much its speed varies from second to second: σ of its logarithm
+    wander_shared: bool = False  # all replicas of a host are slow in the same seconds
     kv_block_tokens: int = 0  # tokens of a cached prompt block, as the trace has them; 0 = no cache
 
     def __post_init__(self) -> None:
@@ -30,6 +32,8 @@ class EngineParameters:
         require(self.step_ms >= 0, "engine.step_ms", f"is {self.step_ms}", "use 0 or more")
         share = self.neighbour_share
         require(share >= 0, "engine.neighbour_share", f"is {share}", "use a share, 0 or more")
+        fix = "use the standard deviation of its logarithm, 0 to 1"
+        require(0 <= self.wander <= 1, "engine.wander", f"is {self.wander}", fix)
         for name in ("batch_max", "kv_tokens_max", "prefill_tokens_max", "host_room"):
             value = getattr(self, name)
             require(value >= 1, f"engine.{name}", f"is {value}", "use 1 or more")

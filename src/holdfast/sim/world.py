@@ -60,7 +60,7 @@ from holdfast.sim.deploy.autoscaler_driver import EVERY as SCALING_EVERY
 from holdfast.sim.deploy.autoscaler_driver import SimulatedScaling
 from holdfast.sim.engine import Engine
 from holdfast.sim.experiment import Experiment, Observer
-from holdfast.sim.hosts.shared_host import HostedEngine, SharedHost
+from holdfast.sim.hosts.placement import EnginePlacement
 from holdfast.sim.random_streams import stream, streams_of
 from holdfast.sim.request_record import EngineRun, RequestRecord
 from holdfast.sim.results import Detections, Results
@@ -98,16 +98,13 @@ class World:
         laws = dict(setup.engines)
         self.units: dict[str, SimulatedReplica] = {}
         shared = dict(setup.hosts)
-        hosts: dict[str, SharedHost] = {}
+        counts = Counter(replica.model for replica in setup.replicas)
+        told = (self._on_first, self._on_done, self._on_slow_step, self._on_park)
+        placement = EnginePlacement(self.clock, lambda name: stream(seed, name, "speed"), *told)
         for replica in setup.replicas:
             law = laws.get(replica.model, setup.engine)
-            told = (self._on_first, self._on_done, self._on_slow_step)
-            if replica.id in shared and law.neighbour_share > 0:
-                host = hosts.setdefault(shared[replica.id], SharedHost(law))
-                hosted = HostedEngine(host, law, self.clock, *told, on_park=self._on_park)
-                engine: Engine = hosted
-            else:
-                engine = Engine(law, self.clock, *told, on_park=self._on_park)
+            host, routed = shared.get(replica.id), counts[replica.model] > 1
+            engine = placement.engine(replica.id, law, host, routed=routed)
             unit = SimulatedReplica(replica, engine, stream(seed, replica.id, "faults"))
             unit.overhead = nanos(law.overhead_ms / 1e3)
             self.units[replica.id] = unit

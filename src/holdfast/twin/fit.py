@@ -5,15 +5,16 @@
 A regression finds where to begin. Then the measured arrivals are replayed through the model at the
 replicas that answered them, and the five numbers, and how much replicas of one host slow each other
 down, are moved until first tokens, times per token and whole answers agree. All three count: a fit
-of first tokens alone finds a step time that is wrong by a tenth and more. The first part of the
-measurement is fitted, the rest predicted: that error is the fit's own. Then all of it is fitted
-once more from there.
+of first tokens alone finds a step time that is wrong by a tenth and more. What the law leaves
+unexplained is how the engine's speed varies (``twin.wander``). The first part of the measurement is
+fitted, the rest predicted: that error is the fit's own. Then all of it is fitted once more from
+there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.types import ConfigError, require
 from holdfast.sim.engine_parameters import EngineParameters
@@ -28,6 +29,7 @@ from holdfast.twin.measurement import (
 from holdfast.twin.minimum import minimise
 from holdfast.twin.regression import step_coefficients
 from holdfast.twin.replay import replay
+from holdfast.twin.wander import with_wander
 
 REQUESTS_MIN: Final = 50  # of fewer, the p95 of the part that is held out is one request
 _OVERHEAD_MS: Final = 0.1  # at least: a gateway and a loopback take that
@@ -95,13 +97,24 @@ def fit_engine(
     ordered = sorted(requests, key=lambda one: one.arrived_s)[: config.requests_max]
     base, limits = _limits(ordered, batch_max, kv_tokens_max)
     known = ordered[: round(len(ordered) * (1.0 - config.held_out))]
-    search = _Search(config.calls_max * 2, progress)
-    _, law = search.run(known, estimate(known, base, hosts), hosts, config.calls_max)
+    starts = [_varying(known, law, hosts) for law in estimates(known, base, hosts)]
+    search = _Search(config.calls_max * (len(starts) + 1), progress)
+    found = [search.run(known, start, hosts, config.calls_max) for start in starts]
+    law = _varying(known, min(found, key=lambda one: one[0])[1], hosts)
     told = replay(ordered, law, hosts)
     late = [number for number in range(len(known), len(ordered)) if ordered[number].counted]
     errors = _errors(ordered, told, late)
     loss, whole = search.run(ordered, law, hosts, config.calls_max)
+    whole = _varying(ordered, whole, hosts)
     return EngineFit(whole, len(known), len(late), errors, loss, tuple(limits))
+
+
+def _varying(
+    requests: Sequence[MeasuredRequest], law: EngineParameters, hosts: Mapping[str, str] | None
+) -> EngineParameters:
+    """The same law, with a speed that varies by as much as it leaves unexplained."""
+    steady = replace(law, wander=0.0)
+    return with_wander(law, requests, replay(requests, steady, hosts), hosts)
 
 
 class _Search:
@@ -214,30 +227,55 @@ def _law(point: Sequence[float], base: EngineParameters) -> EngineParameters:
     )
 
 
-def estimate(
+def estimates(
     requests: Sequence[MeasuredRequest],
     base: EngineParameters,
     hosts: Mapping[str, str] | None = None,
-) -> EngineParameters:
-    """Parameters by regression, without any search; ``base`` has the limits of batch and memory."""
-    tries = [(1, 0.0)]
+) -> list[EngineParameters]:
+    """Parameters by regression, without any search; ``base`` has the limits of batch and memory.
+
+    One for each number of busy replicas that a host may carry at full speed: a regression sees what
+    neighbours do on average over an answer's life, a replay when they do it.
+    """
+    plain = _Estimate(1, 0.0, *step_coefficients(requests, hosts))
+    found = []
     for room in range(1, min(4, _crowd(requests, hosts))):
-        tries += [(room, share) for share in _SHARES]
-    found = [(step_coefficients(requests, hosts, room=r, share=s), r, s) for r, s in tries]
-    best = min(found, key=lambda one: one[0][1])
+        tries = [
+            _Estimate(room, share, *step_coefficients(requests, hosts, room=room, share=share))
+            for share in _SHARES
+        ]
+        found.append(min(tries, key=lambda one: one.residual))
     # Sharing a host must explain something: else noise would have neighbours.
-    if best[0][1] > found[0][0][1] * _WORTH:
-        best = found[0]
-    (values, _), room, share = best
-    step, sequence, kv, prompt = (1e3 * value for value in values)
+    least = min((one.residual for one in found), default=plain.residual)
+    if not found or least > plain.residual * _WORTH:
+        found = [plain]
+    return [_estimated(one, requests, base, hosts) for one in found]
+
+
+class _Estimate(NamedTuple):
+    """What a regression says, under an assumption about neighbours on a host."""
+
+    room: int
+    share: float
+    coefficients: tuple[float, float, float, float]  # seconds
+    residual: float
+
+
+def _estimated(
+    found: _Estimate,
+    requests: Sequence[MeasuredRequest],
+    base: EngineParameters,
+    hosts: Mapping[str, str] | None,
+) -> EngineParameters:
+    step, sequence, kv, prompt = (1e3 * value for value in found.coefficients)
     law = replace(
         base,
         step_ms=max(step, _TINY_MS),
         per_sequence_ms=sequence,
         per_kv_token_ms=kv,
         per_prompt_token_ms=prompt,
-        host_room=room,
-        neighbour_share=share,
+        host_room=found.room,
+        neighbour_share=found.share,
     )
     if law.step_ms + law.per_sequence_ms <= 2 * _TINY_MS:  # answers of one token: no decode seen
         quick = sorted(one.times.first_token_s for one in requests)[len(requests) // 10]
@@ -296,4 +334,4 @@ def _limits(
     return replace(usual, batch_max=batch, kv_tokens_max=kv), limits
 
 
-__all__ = ["REQUESTS_MIN", "EngineFit", "FitConfig", "estimate", "fit_engine"]
+__all__ = ["REQUESTS_MIN", "EngineFit", "FitConfig", "estimates", "fit_engine"]

@@ -6,11 +6,12 @@ otherwise. Whoever waited in the gateway's queue for that replica waits here in 
 """
 
 from collections.abc import Mapping, Sequence
+from random import Random
 
 from holdfast.sim.clock import TRAFFIC, Clock
 from holdfast.sim.engine import Engine
 from holdfast.sim.engine_parameters import EngineParameters
-from holdfast.sim.hosts.shared_host import HostedEngine, SharedHost
+from holdfast.sim.hosts.placement import EnginePlacement
 from holdfast.sim.request_record import EngineRun
 from holdfast.twin.measurement import MeasuredRequest, Times, as_nanos, times_of
 
@@ -36,19 +37,11 @@ def replay(
     def on_done(run: EngineRun, now: int) -> None:
         last[run.attempt] = now
 
-    def on_slow_step(_engine: Engine, _now: int) -> None:
-        return
-
-    engines: dict[str, Engine] = {}
-    shared: dict[str, SharedHost] = {}
-    told = (on_first, on_done, on_slow_step)
-    for replica in dict.fromkeys(one.replica for one in requests):
-        name = (hosts or {}).get(replica)
-        if name is None or not law.neighbour_share:
-            engines[replica] = Engine(law, clock, *told)
-        else:
-            host = shared.setdefault(name, SharedHost(law))
-            engines[replica] = HostedEngine(host, law, clock, *told)
+    placement = EnginePlacement(clock, Random, on_first, on_done)
+    engines = {
+        replica: placement.engine(replica, law, (hosts or {}).get(replica), routed=False)
+        for replica in dict.fromkeys(one.replica for one in requests)
+    }
 
     def submit(arrival: tuple[Engine, EngineRun], now: int) -> None:
         engine, run = arrival

@@ -229,6 +229,8 @@ def _show(name: str, found: TwinModel) -> None:
             f"  each busy replica of a host beyond {law.host_room} makes steps "
             f"{law.neighbour_share:.1%} longer"
         )
+    if law.wander:
+        console.print(f"  its speed varies by {law.wander:.1%} from second to second")
     cold = "unknown" if found.cold_start_s is None else duration(found.cold_start_s)
     console.print(f"  batch of {law.batch_max} at most, cold start {cold}")
     table = Table(box=box.SIMPLE, pad_edge=False)

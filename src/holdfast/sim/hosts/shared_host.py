@@ -17,6 +17,7 @@ from holdfast.core.types import nanos
 from holdfast.sim.clock import Clock
 from holdfast.sim.engine import Engine
 from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.sim.hosts.wander import SpeedWander
 from holdfast.sim.request_record import EngineRun
 
 
@@ -49,9 +50,9 @@ class SharedHost:
 
 
 class HostedEngine(Engine):
-    """An engine whose steps take longer while other engines of its host are busy."""
+    """An engine whose steps take longer while other engines of its host are busy, and vary."""
 
-    __slots__ = ("_busy", "_crowd", "_fault", "_host")
+    __slots__ = ("_busy", "_crowd", "_fault", "_host", "_speed", "_wander")
 
     def __init__(
         self,
@@ -69,18 +70,30 @@ class HostedEngine(Engine):
         self._busy = 0.0
         self._crowd = 1.0  # by the neighbours
         self._fault = 1.0  # by a fault
+        self._wander = 1.0  # by itself
+        self._speed: SpeedWander | None = None
         host.add(self)
 
     def pace(self, factor: float, drip: float, now: int) -> None:
         """Slow steps down by a fault's ``factor``, on top of what neighbours do."""
         self._fault = factor
-        super().pace(factor * self._crowd, drip, now)
+        super().pace(factor * self._crowd * self._wander, drip, now)
         self._tell(now)
 
     def slow_down(self, factor: float, now: int) -> None:
         """Take over the factor that busy neighbours cause."""
         self._crowd = factor
-        super().pace(self._fault * factor, self._drip, now)
+        super().pace(self._fault * factor * self._wander, self._drip, now)
+
+    def vary(self, speed: SpeedWander) -> None:
+        """Let its speed vary by itself while it works."""
+        self._speed = speed
+        speed.drive(self._take_speed)
+
+    def _take_speed(self, factor: float, now: int) -> bool:
+        self._wander = factor
+        super().pace(self._fault * self._crowd * factor, self._drip, now)
+        return bool(self._batch)
 
     def hang(self, now: int) -> None:
         """Stop emitting tokens, and make room for the neighbours."""
@@ -105,6 +118,8 @@ class HostedEngine(Engine):
     def _tell(self, now: int) -> None:
         waits = self._hung or self._drip > 0
         busy = 1.0 / self._fault if self._batch and not waits else 0.0
+        if self._speed is not None and busy:
+            self._speed.work_began(now)
         if busy != self._busy:
             more, self._busy = busy - self._busy, busy
             self._host.changed(more, now)
