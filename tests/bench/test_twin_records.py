@@ -35,7 +35,7 @@ def sample(number, fault, cause, *, shape="stream", delay_s=3.0, harmed=0, fleet
         "row": row | {"shape": shape, "run": 0, "cause": cause},
         "began_at": began_at,
         "asked": asked,
-        "incidents": [incident | {"opened_at": began_at + 10.0 + delay_s, "timeline": []}],
+        "incidents": [incident | {"opened_at": began_at + 10.0 + delay_s}],
         "events": [
             {"at": fleet_at, "what": "loading"},
             {"at": fleet_at + 2.5, "what": "warming"},

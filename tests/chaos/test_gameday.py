@@ -67,14 +67,13 @@ def test_a_well_fleet_harms_nobody_in_either_shape(stream):
     assert record.held
 
 
-def incident(name, *reopened_at):
-    again = [{"at": at, "what": "reopened", "about": "m-1", "text": ""} for at in reopened_at]
-    return {"id": name, "title": "hung of m-1", "opened_at": 10.0, "timeline": again}
+def incident(name, begun_at=10.0):
+    return {"id": name, "title": "hung of m-1", "opened_at": 10.0, "begun_at": begun_at}
 
 
 def test_incidents_of_the_day_are_those_that_began_or_came_back_on_it():
     before = [incident("gone"), incident("stays"), incident("back", 20.0)]
-    after = [incident("new"), incident("gone", 50.0), incident("stays"), incident("back", 20.0, 50)]
+    after = [incident("new"), incident("gone", 50.0), incident("stays"), incident("back", 50.0)]
 
     async def run():
         replica = await StandIn(Options(ttft_ms=0.0, tpot_ms=0.0)).start()

@@ -32,7 +32,6 @@ def record(**more):
             "about": {"replica": "m-1"},
             "replicas": ["m-1"],
             "opened_at": 1_003.5,
-            "timeline": [],
             "action": "taken | out",
         }
     ]
@@ -58,8 +57,7 @@ def test_the_page_says_whether_the_fleet_held_and_when_it_was_noticed():
 
 def test_an_incident_of_an_earlier_day_that_came_back_is_told_by_when_it_did():
     told = record()
-    back = {"at": 1_007.0, "what": "reopened", "about": "m-1", "text": "the same failure is back"}
-    told.incidents[0] |= {"opened_at": 600.0, "timeline": [back]}
+    told.incidents[0] |= {"opened_at": 600.0, "begun_at": 1_007.0}
     assert "inc-000001 hung after 6.0 s" in markdown(told, "x.svg")
 
 

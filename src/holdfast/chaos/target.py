@@ -29,8 +29,7 @@ def begun_at(incident: Mapping[str, Any]) -> float:
 
     One that comes back within minutes keeps its id: what is new is told by this time.
     """
-    again = (float(one["at"]) for one in incident["timeline"] if one["what"] == "reopened")
-    return max(again, default=float(incident["opened_at"]))
+    return float(incident.get("begun_at", incident["opened_at"]))  # older controls tell none
 
 
 @dataclass(slots=True, frozen=True)

@@ -9,7 +9,15 @@ from holdfast.control.incidents import incident_tracker as module
 from holdfast.control.incidents.incident_json import read_export
 from holdfast.control.incidents.incident_tracker import IncidentTracker
 from holdfast.core.diagnose.diagnosis import Changed, Closed, Opened
-from holdfast.core.diagnose.evidence import About, Evidence, Incident, Remedy, Sign, Stage
+from holdfast.core.diagnose.evidence import (
+    About,
+    Evidence,
+    Incident,
+    Remedy,
+    Sign,
+    Stage,
+    TimelineEntry,
+)
 from holdfast.core.diagnose.facts import (
     Declared,
     LineSeen,
@@ -207,6 +215,25 @@ def test_people_see_times_of_day_and_lists_without_their_long_parts(stage):
         assert whole["title"] == "leak of m-1"
         assert incidents.get("inc-000009") is None
         assert incidents.gauges() == {'incidents_open{class="runtime",cause="leak"}': 1}
+        await incidents.stop()
+
+    play(scene)
+
+
+def test_one_that_came_back_says_when(stage):
+    async def scene():
+        incidents = stage.build()
+        one = incident()
+        stage.find(incidents, Opened(one))
+        (row,) = incidents.listing(10)
+        assert row["begun_at"] == row["opened_at"]
+        again = one.opened_at + 90 * SECOND
+        one.timeline.append(TimelineEntry(again, "reopened", "m-1", "the same failure is back"))
+        stage.find(incidents, Opened(one))
+        (row,) = incidents.listing(10)
+        assert row["begun_at"] == pytest.approx(row["opened_at"] + 90.0, abs=0.01)
+        assert incidents.get("inc-000001")["begun_at"] == pytest.approx(row["begun_at"], abs=0.01)
+        assert one.begun_at == again
         await incidents.stop()
 
     play(scene)

@@ -248,6 +248,9 @@ class _IncidentHead(_Classed):
     about: AboutPart
     replicas: list[str]
     opened_at: Time
+    begun_at: Annotated[
+        Time, Meta(description="When it was opened, or last reopened: the same failure came back.")
+    ]
     changed_at: Time
     closed_at: TimeOrNull
     confidence: Annotated[float, Meta(description="0 to 1.")]

@@ -54,9 +54,12 @@ def clock() -> int:
 def for_people(plain: Mapping[str, Any], difference: int) -> dict[str, Any]:
     """A copy of a plain incident with its core times (ns) as seconds since 1970.
 
-    ``difference`` is ``clock()`` when the incident was written.
+    ``difference`` is ``clock()`` when the incident was written. ``begun_at`` is added: when it was
+    opened, or last reopened because the same failure came back.
     """
-    return _timed(plain, lambda at: round((at + difference) / SECOND, 3))
+    told = _timed(plain, lambda at: round((at + difference) / SECOND, 3))
+    again = [entry["at"] for entry in told["timeline"] if entry["what"] == "reopened"]
+    return told | {"begun_at": max(again, default=told["opened_at"])}
 
 
 def moved(plain: Mapping[str, Any], by: int) -> dict[str, Any]:
