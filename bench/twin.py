@@ -47,7 +47,7 @@ from holdfast.sim.results import quantiles
 from holdfast.sim.workload import Workload
 from holdfast.sim.world import World
 from holdfast.twin.fit import EngineFit, fit_engine
-from holdfast.twin.fleet_model import fleet_twin
+from holdfast.twin.fleet_model import canary_load, fleet_twin
 from holdfast.twin.measurement import MeasuredRequest
 from holdfast.wire.up import built_in_text
 from real_fleet import RealFleet, until
@@ -405,12 +405,15 @@ def figure(times: Figures, metric: str, name: str) -> float:
     return float("nan") if value is None else value
 
 
-def fit(files: Sequence[BenchFile], hosts: dict[str, str] | None, slots: int) -> EngineFit:
+def fit(
+    files: Sequence[BenchFile], hosts: dict[str, str] | None, slots: int, text: str
+) -> EngineFit:
     """Fit one engine from all blocks of a rate."""
     requests = []
     for number, file in enumerate(files):
         requests += answered(file, number * GAP_S)
-    return fit_engine(requests, batch_max=slots, hosts=hosts)
+    canaries = canary_load(load_text("fleet.yaml", text, FleetFile))
+    return fit_engine(requests, batch_max=slots, hosts=hosts, canaries=canaries)
 
 
 def report(how: argparse.Namespace) -> int:
@@ -429,7 +432,7 @@ def report(how: argparse.Namespace) -> int:
     hosts = {name: "host" for name in replicas if name} if shared else None
     began = time.process_time()
     try:
-        found = fit(files[how.fit], hosts, SLOTS[how.fleet])
+        found = fit(files[how.fit], hosts, SLOTS[how.fleet], text)
     except ConfigError as error:  # too few were answered so far
         print(f"nothing to compare yet: {error}")
         return 2

@@ -6,6 +6,7 @@ from math import sqrt
 
 from holdfast.core.types import ConfigError
 from holdfast.sim.workload import Lengths, Workload
+from holdfast.twin.canary_load import CanaryLoad
 from holdfast.twin.fit import FitConfig, Progress, fit_engine
 from holdfast.twin.measurement import MeasuredRequest, spans
 from holdfast.twin.twin_file import TwinModel, TwinSource
@@ -23,6 +24,7 @@ def calibrate(
     batch_max: int | None = None,
     kv_tokens_max: int | None = None,
     cold_start_s: float | None = None,
+    canaries: CanaryLoad | None = None,
     config: FitConfig | None = None,
     progress: Progress = lambda _done, _all: None,
 ) -> TwinModel:
@@ -35,6 +37,7 @@ def calibrate(
         batch_max=batch_max,
         kv_tokens_max=kv_tokens_max,
         hosts=hosts,
+        canaries=canaries,
         config=config,
         progress=progress,
     )

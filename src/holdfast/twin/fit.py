@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.types import ConfigError, require
 from holdfast.sim.engine_parameters import EngineParameters
+from holdfast.twin.canary_load import CanaryLoad
 from holdfast.twin.measurement import (
     METRICS,
     MeasuredRequest,
@@ -81,13 +82,15 @@ def fit_engine(
     batch_max: int | None = None,
     kv_tokens_max: int | None = None,
     hosts: Mapping[str, str] | None = None,
+    canaries: CanaryLoad | None = None,
     config: FitConfig | None = None,
     progress: Progress = lambda _done, _all: None,
 ) -> EngineFit:
     """Fit one model's engine; raises ``ConfigError`` where the measurement is too small.
 
     ``batch_max`` and ``kv_tokens_max``: limits that are known; else what was seen is taken, and
-    said. ``hosts``: the host of each replica, where replicas share hosts.
+    said. ``hosts``: the host of each replica, where replicas share hosts. ``canaries``: those that
+    the fleet sent meanwhile, where they are known.
     """
     config = config or FitConfig()
     counted = sum(one.counted for one in requests)
@@ -97,7 +100,13 @@ def fit_engine(
     ordered = sorted(requests, key=lambda one: one.arrived_s)[: config.requests_max]
     base, limits = _limits(ordered, batch_max, kv_tokens_max)
     known = ordered[: round(len(ordered) * (1.0 - config.held_out))]
-    starts = [_varying(known, law, hosts) for law in estimates(known, base, hosts)]
+    begins = estimates(known, base, hosts)  # who was in a batch is known of requests alone
+    if canaries is not None:
+        beside = canaries.beside(ordered)
+        end_s = known[-1].arrived_s
+        ordered = sorted([*ordered, *beside], key=lambda one: one.arrived_s)
+        known = [one for one in ordered if one.arrived_s <= end_s]
+    starts = [_varying(known, law, hosts) for law in begins]
     search = _Search(config.calls_max * (len(starts) + 1), progress)
     found = [search.run(known, start, hosts, config.calls_max) for start in starts]
     law = _varying(known, min(found, key=lambda one: one[0])[1], hosts)
@@ -106,7 +115,8 @@ def fit_engine(
     errors = _errors(ordered, told, late)
     loss, whole = search.run(ordered, law, hosts, config.calls_max)
     whole = _varying(ordered, whole, hosts)
-    return EngineFit(whole, len(known), len(late), errors, loss, tuple(limits))
+    fitted = sum(one.counted for one in known)
+    return EngineFit(whole, fitted, len(late), errors, loss, tuple(limits))
 
 
 def _varying(

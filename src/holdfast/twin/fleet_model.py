@@ -12,16 +12,27 @@ from holdfast.config.fleet_file import FleetFile
 from holdfast.config.models import ModelSection
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import ConfigError, Replica, require
+from holdfast.sim.canaries import CANARY_PROMPT
 from holdfast.sim.deploy.autoscaler_driver import ModelScaling
 from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
 from holdfast.sim.results import Slo
 from holdfast.sim.weight_store import LoadingConfig
 from holdfast.sim.workload import Workload
+from holdfast.twin.canary_load import CanaryLoad
 from holdfast.twin.twin_file import TwinFile, TwinModel
 
 CALIBRATE = "measure it ('holdfast bench', then 'holdfast twin calibrate')"
 HOST_REPLICAS_MAX = 256
+
+
+def canary_load(file: FleetFile) -> CanaryLoad:
+    """What canaries ask of each replica of a fleet, the same as in its simulation."""
+    return CanaryLoad(file.fleet_config().health.canary_s, CANARY_PROMPT, _canary_tokens(file))
+
+
+def _canary_tokens(file: FleetFile) -> int:
+    return max(model.canary.tokens for model in file.models)
 
 
 @dataclass(slots=True, frozen=True)
@@ -89,7 +100,8 @@ class FleetTwin:
             loading=self._loading(),
             faults=FaultSchedule(list(faults)),
             slo=slo or self._slo(asked),
-            canary_output=max(model.canary.tokens for model in self.file.models),
+            canary_prompt=CANARY_PROMPT,
+            canary_output=_canary_tokens(self.file),
             scaling=scaling,
         )
 
@@ -208,4 +220,4 @@ def _check_faults(faults: Sequence[Fault], replicas: Sequence[Replica]) -> None:
             raise ConfigError("fault.target", problem, f"use one of {shown} or '*'")
 
 
-__all__ = ["FleetTwin", "fleet_twin"]
+__all__ = ["FleetTwin", "canary_load", "fleet_twin"]

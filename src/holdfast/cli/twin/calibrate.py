@@ -17,6 +17,7 @@ from holdfast.loadtest.records import BenchFile, BenchOutcome, BenchRecord
 from holdfast.loadtest.records import load as load_bench
 from holdfast.twin.calibration import calibrate
 from holdfast.twin.fit import FitConfig
+from holdfast.twin.fleet_model import canary_load
 from holdfast.twin.measurement import METRICS, MeasuredRequest
 from holdfast.twin.twin_file import TwinModel, TwinSource, new_twin_file, read_twin
 from holdfast.ui.terminal.console import duration, stdout
@@ -76,8 +77,8 @@ def calibrate_command(
     FILES are of 'holdfast bench'. Fitted are the time of a step (a floor, and more for each
     request, for each token held and for each token of a prompt), what lies outside of the engine,
     and how much replicas of one host slow each other down. The last requests are held out: how
-    well they are predicted is the fit's own error. With -c, slots and hosts come from the fleet
-    file. Several files must be of one fleet and one model.
+    well they are predicted is the fit's own error. With -c, slots, hosts and canaries come from
+    the fleet file. Several files must be of one fleet and one model.
 
     \b
     Examples:
@@ -106,6 +107,7 @@ def calibrate_command(
             batch_max=how["batch_max"] or _slots(fleet, name),
             kv_tokens_max=how["kv_tokens"],
             cold_start_s=cold,
+            canaries=canary_load(fleet) if fleet is not None and fleet.models else None,
             config=FitConfig(held_out=held_out),
             progress=progress,
         )
