@@ -128,6 +128,10 @@ def test_pieces_seconds_apart_beside_some_users_drip_when_it_happens_again():
     assert signs(made(), well, apart, apart) == [Sign.SLOW_TOKENS]
     assert signs(made(), apart, apart, apart) == []  # no peer answers: all are busy
     assert signs(made(), well, apart, canary("pass", latency_s=0.3), apart) == []
+    twice = replace(apart, moved_s=10.0)  # in one answer
+    assert signs(made(), well, twice) == [Sign.SLOW_TOKENS]
+    assert signs(made(), twice) == []
+    assert signs(made(), well, replace(twice, running=8)) == []
 
 
 USUAL = [canary("pass", name, latency_s=0.4, running=0) for name in NAMES for _ in range(3)]

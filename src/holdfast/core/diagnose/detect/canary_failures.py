@@ -414,9 +414,8 @@ class ProbingDetector:
         beside = fact.running or 0
         if flow is PieceFlow.STEADY:
             return beside <= _FEW and self._late_all_along(book, fact, now)
-        return beside <= 1 or (
-            beside <= _SOME and book.aparts > 1 and self._heard(fact.replica, now)
-        )
+        twice = book.aparts > 1 or not _came(fact).paused_once
+        return beside <= 1 or (beside <= _SOME and twice and self._heard(fact.replica, now))
 
     def _never_ends(self, book: _Book, replica: str, now: int) -> bool:
         """Whether its answers begin and do not end, while a peer's do."""
