@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.chaos.gameday import GameDay, GameDayRecord
-from holdfast.chaos.target import ChaosError, ChaosTarget, begun_at
+from holdfast.chaos.target import ChaosError, ChaosTarget, KnownIncidents
 from holdfast.config.chaos import PlanFile
 from holdfast.launchers.weights import WeightsError, fetch
 from real_fleet import RealFleet, busy_core, until
@@ -82,14 +82,13 @@ class NameWatch:
 
     async def run(self) -> None:
         """Until it is named, or cancelled."""
-        earlier = {one["id"]: begun_at(one) for one in await self._target.incidents()}
+        earlier = KnownIncidents(await self._target.incidents())
         while self.right_at is None:
             try:
                 found = await self._target.incidents()
             except ChaosError:  # control may be what is late; the next look tells
                 found = []
-            new = [one for one in found if begun_at(one) != earlier.get(one["id"])]
-            if any(named_right(one, self._replica, self._cause) for one in new):
+            if any(named_right(one, self._replica, self._cause) for one in earlier.news(found)):
                 self.right_at = time.time()
             await asyncio.sleep(LOOK_S)
 

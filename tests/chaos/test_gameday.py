@@ -67,13 +67,16 @@ def test_a_well_fleet_harms_nobody_in_either_shape(stream):
     assert record.held
 
 
-def incident(name, begun_at=10.0):
-    return {"id": name, "title": "hung of m-1", "opened_at": 10.0, "begun_at": begun_at}
+def incident(name, begun_at=10.0, replicas=("m-1",)):
+    title = "hung of m-1"
+    times = {"opened_at": 10.0, "begun_at": begun_at}
+    return {"id": name, "title": title, "replicas": [*replicas], **times}
 
 
 def test_incidents_of_the_day_are_those_that_began_or_came_back_on_it():
-    before = [incident("gone"), incident("stays"), incident("back", 20.0)]
+    before = [incident(name) for name in ("gone", "stays", "back", "grows")]
     after = [incident("new"), incident("gone", 50.0), incident("stays"), incident("back", 50.0)]
+    after.append(incident("grows", replicas=("m-1", "m-2")))
 
     async def run():
         replica = await StandIn(Options(ttft_ms=0.0, tpot_ms=0.0)).start()
@@ -84,7 +87,7 @@ def test_incidents_of_the_day_are_those_that_began_or_came_back_on_it():
             await replica.stop()
 
     record = asyncio.run(run())
-    assert [one["id"] for one in record.incidents] == ["new", "gone", "back"]
+    assert [one["id"] for one in record.incidents] == ["new", "gone", "back", "grows"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 from holdfast.chaos.injection import injected
-from holdfast.chaos.target import ChaosError, ChaosTarget, begun_at
+from holdfast.chaos.target import ChaosError, ChaosTarget, KnownIncidents
 from holdfast.config.chaos import ANY, PlanFile, StepSection, TrafficSection
 from holdfast.control.fetch import FetchError, fetch
 
@@ -108,7 +108,7 @@ class GameDay:
         model = self._plan.model or (rows[0]["model"] if rows else "")
         if not any(row["model"] == model for row in rows):
             raise ChaosError(f"no replica serves {model!r}")
-        earlier = {one["id"]: begun_at(one) for one in await self._target.incidents()}
+        earlier = KnownIncidents(await self._target.incidents())
         traffic = self._plan.traffic
         if traffic is not None:
             await self._learn(model, traffic)
@@ -160,18 +160,17 @@ class GameDay:
 
     # --- looking on ------------------------------------------------------------------------------
 
-    async def _watch(self, earlier: Mapping[str, float]) -> None:
+    async def _watch(self, earlier: KnownIncidents) -> None:
         while True:
             await self._look(earlier)
             await asyncio.sleep(LOOK_S)
 
-    async def _look(self, earlier: Mapping[str, float]) -> None:
+    async def _look(self, earlier: KnownIncidents) -> None:
         with contextlib.suppress(ChaosError):  # control may be what is hurt; the next look tells
             rows = await self._target.replicas()
             seen = {str(r["id"]): (str(r["state"]), float(r.get("share") or 0.0)) for r in rows}
             self._record.looks.append(FleetSample(self._now(), seen))
-            told = await self._target.incidents()
-            found = [one for one in told if begun_at(one) != earlier.get(one["id"])]
+            found = earlier.news(await self._target.incidents())
             known = {one["id"] for one in self._record.incidents}
             for one in found:
                 if one["id"] not in known:

@@ -7,7 +7,7 @@ process id that another machine reported.
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -30,6 +30,21 @@ def begun_at(incident: Mapping[str, Any]) -> float:
     One that comes back within minutes keeps its id: what is new is told by this time.
     """
     return float(incident.get("begun_at", incident["opened_at"]))  # older controls tell none
+
+
+class KnownIncidents:
+    """Incidents that a fleet had at one time, to tell later ones from."""
+
+    def __init__(self, incidents: Iterable[Mapping[str, Any]]) -> None:
+        self._known = {one["id"]: (begun_at(one), frozenset(one["replicas"])) for one in incidents}
+
+    def news(self, incidents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Those of them that began or came back since, or concern a replica that they did not."""
+        return [one for one in incidents if self._is_news(one)]
+
+    def _is_news(self, incident: Mapping[str, Any]) -> bool:
+        began_at, replicas = self._known.get(incident["id"], (None, frozenset()))
+        return begun_at(incident) != began_at or not replicas.issuperset(incident["replicas"])
 
 
 @dataclass(slots=True, frozen=True)
