@@ -297,7 +297,7 @@ class Fleet:
         for load in event.loads:
             member = self._members.get(load.replica_id)
             if member is not None:
-                member.waiting = load.waiting
+                member.take_queue(load.waiting, now)
                 told = (load.running, load.kv_used, load.generated, load.steps)
                 member.prompts.look(EnginePage(*told), now)
                 self._make_room(member, actions)
@@ -337,6 +337,7 @@ class Fleet:
             return  # of an earlier life
         member.canary_out = event.reads_on
         member.wake_at = now
+        member.forget_old_queue(now)
         if not event.verdict.silent:
             member.hear(now)
         if event.verdict.computed and not event.reads_on:  # an error at once took nothing
@@ -501,6 +502,7 @@ class Fleet:
         health = member.health
         if not health.canary_due(now) or member.canary_out:
             return
+        member.forget_old_queue(now)
         if not member.may_be_asked(now, self._unserved):
             return
         if member.canary_verdict is CanaryVerdict.TIMEOUT and health.state in ROUTABLE:

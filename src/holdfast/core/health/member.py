@@ -15,6 +15,7 @@ from holdfast.core.types import SECOND, Replica, State, nanos
 _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _STILLS_MAX: Final = 64  # times between signs of users' requests; one a second for a while
 _STILLS_FOR: Final = 30 * SECOND
+_QUEUE_FRESH: Final = 15 * SECOND  # pages are read once in 5 s at the least
 _HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
 
 
@@ -62,6 +63,7 @@ class Member:
         "told_at",
         "unanswered",
         "waiting",
+        "waiting_at",
         "wake_at",
     )
 
@@ -84,6 +86,7 @@ class Member:
         self.inflight_at: dict[str, int] = {}  # as each gateway last said
         self.only_busy_since: int | None = None
         self.waiting: int | None = None  # requests in its engine's own queue; None: not known
+        self.waiting_at = 0  # when it was told
         self.unanswered = 0  # canaries in a row that got nothing within their time
         self.stills: deque[tuple[int, int]] = deque(maxlen=_STILLS_MAX)  # when it ended; how long
         self.silent_from = 0  # since when no canary and no user got anything there; 0: they do
@@ -209,6 +212,15 @@ class Member:
         """Make its next canary due because of a doubt, at most one a second."""
         self.health.call_canary(now)
         self.wake_at = now
+
+    def take_queue(self, waiting: int | None, now: int) -> None:
+        """Note how many requests wait in its engine's own queue, by its page."""
+        self.waiting, self.waiting_at = waiting, now
+
+    def forget_old_queue(self, now: int) -> None:
+        """Drop what its page said long ago: a page that cannot be read shows no free slot."""
+        if now - self.waiting_at > _QUEUE_FRESH:
+            self.waiting = None
 
     @property
     def has_free_slot(self) -> bool:

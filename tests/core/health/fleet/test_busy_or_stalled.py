@@ -112,14 +112,27 @@ def test_a_canary_that_times_out_on_an_idle_replica_is_a_failure(running):
 @pytest.mark.parametrize(("waiting", "out"), [(0, True), (3, False), (None, False)])
 def test_a_replica_that_drips_with_a_slot_free_is_not_busy_for_ever(waiting, out):
     control = Control("r1", "r2", "r3")
-    engine_says(control, "r1", waiting)
     control.answers["r1"] = None
     for _ in range(8):
         control.wait(6.0)
+        engine_says(control, "r1", waiting)
         control.tally("r1", successes=0, inflight=2, tokens=1)
         control.canary("r1", "timeout", latency=5 * SECOND, running=2, progress=True)
     assert (control.state("r1") is State.QUARANTINED) is out
     assert control.state("r2") is State.READY
+
+
+def test_a_page_that_is_not_read_any_more_shows_no_free_slot():
+    """Its queue may have filled since: what it said last is neither empty nor full."""
+    control = Control("r1", "r2", "r3")
+    engine_says(control, "r1", 0)
+    control.answers["r1"] = None
+    control.wait(20.0)
+    for _ in range(8):
+        control.wait(6.0)
+        control.tally("r1", successes=0, inflight=2, tokens=1)
+        control.canary("r1", "timeout", latency=5 * SECOND, running=2, progress=True)
+    assert control.states() == [State.READY] * 3
 
 
 def test_answers_in_one_piece_that_take_long_on_all_replicas_are_no_stall():
