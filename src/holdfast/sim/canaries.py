@@ -118,7 +118,7 @@ class SimulatedCanaries:
 
     def _report(self, result: CanaryResult, now: int) -> None:
         """Tell the fleet; of a failure only when the news of an exit would have come."""
-        unconnected = self.endings[result.replica_id][0] is Kind.CONNECT_TIMEOUT  # it was not early
+        unconnected = self.endings[result.replica_id][0] is Kind.CONNECT_TIMEOUT
         if result.verdict.failed_early and not unconnected:
             self._clock.at(now + EXIT_NEWS, CONTROL, self._tell_fleet, result)
         else:

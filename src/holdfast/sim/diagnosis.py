@@ -177,7 +177,7 @@ class DiagnosisDriver:
         self._comparing: dict[str, AnswerComparison] = {}  # by model
         self._remedies = RemedyExecution(self, lambda _act, _incident: "somebody was called")
         self._second = 0
-        # Control's rounds and gateways' summaries begin when their processes do, not together.
+        # Control's rounds and gateways' summaries are both once a second, at different moments.
         self._phase = stream(seed, "watching", "rounds").randrange(SECOND)
         self._finishes = stream(seed, "watching", "finishes")
         self._peers = stream(seed, "watching", "peers")

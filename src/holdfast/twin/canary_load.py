@@ -18,7 +18,7 @@ _PAUSE_S: Final = 60.0  # without an arrival: what runs there is beside nobody
 
 @dataclass(slots=True, frozen=True)
 class CanaryLoad:
-    """How often each replica is asked, and how much that is."""
+    """The canaries of one replica: the seconds between two, and the tokens of each."""
 
     every_s: float
     prompt: int  # tokens
@@ -43,7 +43,7 @@ class CanaryLoad:
 
 
 def _stretches(requests: Sequence[MeasuredRequest]) -> Iterator[tuple[float, float]]:
-    """The first and the last arrival of each stretch without a long pause."""
+    """Split the measurement at long pauses; yield each part's first and last arrival (s)."""
     arrivals = sorted(one.arrived_s for one in requests)
     begin = 0
     for number in range(1, len(arrivals) + 1):

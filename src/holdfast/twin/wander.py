@@ -65,7 +65,7 @@ def with_wander(
 
 
 def _misses(requests: Sequence[MeasuredRequest], told: Sequence[Times | None]) -> list[_Miss]:
-    """Of all answers long enough to tell, in the order of time; 0 in the middle."""
+    """The misses of all answers with enough tokens, less their median, in the order of time."""
     found = []
     for one, sim in zip(requests, told, strict=True):
         real_s, sim_s = one.times.per_token_s, sim.per_token_s if sim is not None else None

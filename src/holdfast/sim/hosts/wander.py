@@ -13,7 +13,7 @@ speed, and requests meet the harmonic mean (plus): engines are then slower on av
 requests see of them.
 
 Rejected: a normal distribution. Real engines have no second in which they are three times as slow
-as usual, and the tail of first tokens was a seventh too long.
+as usual, and the p99 of first tokens came out a quarter too long.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ TakeFactor = Callable[[float, int], bool]
 
 
 class SpeedWander:
-    """Draws one speed anew each second, for as long as one of the engines that have it works."""
+    """Draws a random speed each second for one engine, or for all of a host, while one is busy."""
 
     __slots__ = ("_clock", "_drawn_at", "_engines", "_goes_on", "_mean", "_reach", "_rng")
 

@@ -601,7 +601,7 @@ def _doublings(took_s: float, usual_s: float) -> float:
 
 
 def _came(fact: CanaryAnswered) -> BodyPieces:
-    """When the pieces came of an answer that was not complete in time."""
+    """The arrival times of the pieces of a canary's answer that missed its deadline."""
     moved_s, gap_s, quiet_s = fact.moved_s or 0.0, fact.gap_s or 0.0, fact.quiet_s or 0.0
     return BodyPieces(moved_s, gap_s, quiet_s, began=fact.began or moved_s > 0)
 

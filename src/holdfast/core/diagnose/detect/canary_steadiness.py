@@ -53,7 +53,7 @@ class AnswerSteadiness:
 
     @property
     def wrong_row(self) -> int:
-        """How many wrong answers came last, one after the other."""
+        """How many of the latest answers, counted back from the last one, were wrong in a row."""
         return len([*takewhile(bool, reversed(self._recent))])
 
     def varies(self, now: int) -> bool:
