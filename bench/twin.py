@@ -535,6 +535,7 @@ def main() -> int:
     how.words = _span(parser, "words", how.words) if how.words else words
     how.tokens = _span(parser, "tokens", how.tokens) if how.tokens else tokens
     how.within = how.within or (0.03 if how.fleet == "stand-in" else 0.1)
+    how.folder = how.folder.resolve()  # the fleet of stand-ins runs in a folder of its own
     how.folder.mkdir(parents=True, exist_ok=True)
     measure(how)
     return report(how)
