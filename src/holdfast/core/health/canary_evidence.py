@@ -164,7 +164,8 @@ class CanaryEvidence:
         Gateways report once a second, so reports of the last second prove nothing: where all
         replicas stood still and go on, the first one to be reported would condemn the others.
         """
-        heard_at = [peer.heard_by(now - SECOND) for peer in self._peers(member)]
+        peers = (peer for peer in self._peers(member) if peer.health.state in JUDGED)
+        heard_at = [peer.heard_by(now - SECOND) for peer in peers]
         return may_blame_silence(heard_at, member.silent_from, now)
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:

@@ -368,7 +368,7 @@ class Fleet:
         waited = event.latency if event.verdict is CanaryVerdict.TIMEOUT else 0
         if waited and self._evidence.was_doubted(model, now - waited):
             return  # it was asked while nobody answered, and another was the first to go on
-        if signal is Signal.STALLED and event.latency:
+        if waited and self._takes_out(member, signal):
             silence = self._evidence.silence(member, now)
             if not silence:
                 actions.append(self._notice(member, now, "verdict held", silence.reason))
@@ -384,6 +384,12 @@ class Fleet:
         self._signal(member, signal, now, actions, why)
         if signal is Signal.DRAINS_ITSELF and member.health.drain_excuse(now):
             member.excused_at = now  # it ends what it has; a new process would cut that
+
+    @staticmethod
+    def _takes_out(member: Member, signal: Signal) -> bool:
+        """Whether a silence would take a replica out that serves."""
+        health = member.health
+        return health.state in ROUTABLE and health.would_become(signal) is State.QUARANTINED
 
     def _unended(self, member: Member, signal: Signal, now: int) -> bool:
         """Whether a replica cannot be merely busy: it has a free slot, and its peers answer.

@@ -106,6 +106,24 @@ def test_a_canary_that_times_out_on_an_idle_replica_is_a_failure(running):
     assert (notice.what, "idle" in notice.reason) == ("suspect", True)
 
 
+def unanswered(control: Control, name: str) -> list:
+    """A canary of an idle replica that got nothing for two seconds."""
+    return control.after(2.0).canary(name, "timeout", latency=2 * SECOND, running=0)
+
+
+def test_an_idle_replica_stays_in_while_none_of_its_peers_is_heard_of_either():
+    """A switch that restarts silences everybody; who was asked first is no more ill than others."""
+    control = Control("r1", "r2", "r3")
+    control.after(20.0)
+    for _ in range(5):
+        unanswered(control, "r1")
+    assert control.state("r1") is State.SUSPECT
+    control.canary("r2", "pass")
+    control.after(1.0)
+    unanswered(control, "r1")
+    assert control.state("r1") is State.QUARANTINED
+
+
 # --- long answers, drips and free slots -----------------------------------------------------------
 
 
