@@ -14,7 +14,8 @@ from typing import Any, Final
 from holdfast.core.diagnose.causes.rule import Rules
 from holdfast.core.diagnose.causes.table import CAUSES
 from holdfast.core.diagnose.detect.attempts import AttemptsConfig, AttemptsDetector
-from holdfast.core.diagnose.detect.canary_failures import ProbingConfig, ProbingDetector
+from holdfast.core.diagnose.detect.canary.config import ProbingConfig
+from holdfast.core.diagnose.detect.canary.failures import ProbingDetector
 from holdfast.core.diagnose.detect.comparison import ComparisonConfig, PeerComparison
 from holdfast.core.diagnose.detect.contention import ContentionConfig, ContentionDetector
 from holdfast.core.diagnose.detect.detector import NOTHING, Detector, Pace

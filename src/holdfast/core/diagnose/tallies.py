@@ -107,6 +107,10 @@ class Tallies:
         """Return the requests on a replica now, by each gateway's latest tally; 0 if unknown."""
         return sum(told.inflight for told in self._under_way.get(replica, {}).values())
 
+    def reads_long(self, replica: str) -> bool:
+        """Return whether some gateway waits there for the first token of a long prompt."""
+        return any(told.unread for told in self._under_way.get(replica, {}).values())
+
     def process_ended(self, replica: str) -> None:
         """Count no request on a replica as in flight; sums already taken are kept."""
         self._under_way.pop(replica, None)
@@ -179,11 +183,13 @@ def _told(
     return attempts, answers
 
 
-def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> CanaryAnswered:
+def canary_answered(
+    result: CanaryResult, *, slow: bool, inflight: int, beside_long: bool = False
+) -> CanaryAnswered:
     """Return the ``CanaryAnswered`` of one canary result.
 
     ``slow``: the fleet judged its right answer as late. What ran beside it is the larger of
-    ``inflight`` and what the result reports.
+    ``inflight`` and what the result reports; ``beside_long``: a long prompt was among it.
     """
     return CanaryAnswered(
         result.replica_id,
@@ -199,6 +205,7 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
         result.began,
         result.quiet_s or None,
         result.reads_on,
+        beside_long,
     )
 
 

@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.diagnose.causes.table import CAUSES
-from holdfast.core.diagnose.detect import canary_failures as module
-from holdfast.core.diagnose.detect.canary_failures import ProbingConfig, ProbingDetector
+from holdfast.core.diagnose.detect.canary import failures as module
+from holdfast.core.diagnose.detect.canary.config import ProbingConfig
+from holdfast.core.diagnose.detect.canary.failures import ProbingDetector
 from holdfast.core.diagnose.evidence import About, Sign
 from holdfast.core.diagnose.facts import (
+    AttemptsSeen,
     CanariesDoubted,
     CanaryAnswered,
     Declared,
@@ -111,6 +113,17 @@ def test_pieces_seconds_apart_of_which_the_first_was_late_too_drip_at_once():
     assert signs(made(), *usual, late_end) == []
 
 
+def test_pieces_seconds_apart_of_which_the_first_was_late_drip_where_users_wait_too():
+    usual = [canary("pass", name, latency_s=0.4, running=0) for name in ("r1", "r2") for _ in "123"]
+    pieces = {"moved_s": 5.0, "gap_s": 5.0, "quiet_s": 0.1}
+    drip = canary("timeout", progress=True, latency_s=10.2, running=2, **pieces)
+    waits = AttemptsSeen("r1", 1.0, waits=(15.0,))
+    assert signs(made(), *usual, waits, drip) == [Sign.SLOW_TOKENS]
+    assert signs(made(), *usual, drip) == []
+    assert signs(made(), *usual, waits, replace(drip, beside_long=True)) == []
+    assert signs(made(), *usual, waits, replace(drip, running=8)) == []
+
+
 def test_pieces_seconds_apart_beside_a_single_user_drip_although_tokens_move():
     apart = canary("timeout", progress=True, moved_s=5.0, gap_s=5.0, running=1)
     assert signs(made(), apart) == []
@@ -161,17 +174,48 @@ def test_a_single_answer_that_is_late_all_along_names_nobody():
     assert signs(made(), *USUAL, LATE, *well, LATE, *well) == []
 
 
-def test_late_answers_beside_a_few_users_are_slow_after_three_and_beside_many_are_load():
+def test_late_answers_beside_a_few_users_are_slow_after_two_and_beside_many_are_load():
     well = canary("pass", "r2", latency_s=0.4, running=0)
     beside = replace(LATE, progress=True, running=2)
-    assert signs(made(), *USUAL, beside, well, beside, well) == []
-    assert signs(made(), *USUAL, beside, well, beside, well, beside) == [Sign.CANARY_SLOW]
+    assert signs(made(), *USUAL, beside, well) == []
+    assert signs(made(), *USUAL, beside, well, beside) == [Sign.CANARY_SLOW]
     many = replace(beside, running=5)
     assert signs(made(), *USUAL, *[many, well] * 5) == []
     ended = canary("pass", latency_s=4.5, moved_s=4.0, gap_s=0.4, running=1)
-    assert signs(made(), *USUAL, ended, well, ended, well, ended) == [Sign.CANARY_SLOW]
+    assert signs(made(), *USUAL, ended, well, ended) == [Sign.CANARY_SLOW]
+    long_prompt = replace(ended, beside_long=True)
+    assert signs(made(), *USUAL, *[long_prompt, well] * 5) == []
     behind = canary("pass", latency_s=4.5, moved_s=0.3, gap_s=0.1, running=1)  # one long prompt
     assert signs(made(), *USUAL, *[behind, well] * 5) == []
+
+
+def test_one_late_answer_is_slow_where_its_users_wait_as_long():
+    well = canary("pass", "r2", latency_s=0.4, running=0)
+    waits = AttemptsSeen("r1", 1.0, waits=(12.0, 4.0))
+    assert signs(made(), *USUAL, well, waits, LATE) == [Sign.CANARY_SLOW]
+    assert signs(made(), *USUAL, well, replace(waits, waits=(12.0, 1.0)), LATE) == []
+    assert signs(made(), *USUAL, well, replace(waits, replica="r2"), LATE) == []
+    assert signs(made(), *USUAL, *[waits] * 6, LATE) == []  # no peer answered meanwhile
+    later = [canary("pass", "r2", latency_s=0.4, running=0)] * 16
+    assert signs(made(), *USUAL, waits, *later, LATE) == []  # long ago
+    assert signs(made(), *USUAL, well, waits, replace(LATE, verdict=CanaryVerdict.PASS)) == [
+        Sign.CANARY_SLOW
+    ]
+
+
+def test_a_late_start_of_a_replica_hides_no_slow_answers():
+    """Its first canaries waited for their first token; how fast tokens come is known even so."""
+    start = [
+        canary("pass", latency_s=took_s, moved_s=0.35, gap_s=0.05, running=0)
+        for took_s in (2.6, 0.6, 1.1)
+    ]
+    well = canary("pass", "r2", latency_s=0.4, moved_s=0.35, gap_s=0.05, running=0)
+    slow = canary("pass", latency_s=3.4, moved_s=2.8, gap_s=0.6, running=1)
+    assert signs(made(), *start, slow, well, slow) == [Sign.CANARY_SLOW]
+    idle = replace(slow, running=0)
+    assert signs(made(), *start, idle, well, idle) == [Sign.CANARY_SLOW]
+    busy = canary("pass", latency_s=2.3, moved_s=1.7, gap_s=0.8, running=1)
+    assert signs(made(), *start, *[busy, well] * 5) == []
 
 
 def test_an_overdue_answer_that_is_read_on_is_one_canary_and_not_two():
@@ -614,6 +658,7 @@ def test_doubts_have_a_bound(monkeypatch):
 
 
 MAYBE = st.none() | st.booleans()
+TIMES = st.none() | st.floats(0, 10)
 FACTS = st.one_of(
     st.builds(
         CanaryAnswered,
@@ -624,6 +669,17 @@ FACTS = st.one_of(
         MAYBE,
         MAYBE,
         st.none() | st.integers(200, 599),
+        moved_s=TIMES,
+        gap_s=TIMES,
+        quiet_s=TIMES,
+        reads_on=st.booleans(),
+        beside_long=st.booleans(),
+    ),
+    st.builds(
+        AttemptsSeen,
+        st.sampled_from([*NAMES, "stranger"]),
+        st.just(1.0),
+        waits=st.lists(st.floats(0, 100), max_size=3).map(tuple),
     ),
     st.builds(CanariesDoubted, st.sampled_from(["m", ""])),
     st.builds(ProcessEnded, st.sampled_from(NAMES)),
@@ -644,13 +700,14 @@ def test_any_order_of_facts_is_taken_in_bounded_space_and_forgotten(steps):
     for name in (*NAMES, "stranger"):
         detector.forget(name)
     assert not detector._books
+    assert not detector._lateness._books
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        *({"silent_row": 0}, {"errors_row": 0}, {"slow_row": 101}, {"fresh_s": 0}),
-        *({"slow_s": 0}, {"slow_sum": 0}),
+        *({"silent_row": 0}, {"errors_row": 0}, {"refused_row": 101}, {"doubt_s": 0}),
+        *({"slow_row": 101}, {"steady_row": 0}, {"fresh_s": 0}, {"slow_s": 3_601}, {"slow_sum": 0}),
     ],
 )
 def test_a_config_that_cannot_work_is_refused(values):

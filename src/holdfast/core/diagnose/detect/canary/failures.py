@@ -13,17 +13,7 @@ of them silent. No replica is accused by canaries until one of them passes, or u
 as well; except of a closed port, which nothing shared closes. While a model has never answered, its
 failed canaries prove nothing: its replicas are not started yet.
 
-Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
-defined there too. Here slow ones add up by how slow they are: three that take four times as long
-are a sign, five that take three times as long, and half the speed only after twenty minutes.
-Neighbours on its host take half of a replica's speed for a while, and no more. What is usual is
-learned where nothing ran beside. A late answer beside users' requests says nothing: they may be
-why, or the row may go on behind them.
-
-A neighbour and a stall of its own together take as much as an illness does. Where the replicas on
-one host, of whatever models, are slower than each was itself, its host is: what is usual is longer
-there by as much, up to a neighbour's part, and a late answer that this explains is in good time. A
-host that lost more than half of its speed is ill itself, and its replicas are told.
+How late answers add up until they are a sign is ``lateness``.
 
 The fleet counts rows of canaries too (``core.health.lifecycle.SignalRows``), by the same class and
 another table. It asks whether a replica may serve: silence and errors are one row, of which users'
@@ -34,37 +24,34 @@ Rejected: a share of failed canaries over a window. Failures in a row are rarer 
 to a verdict sooner; only wrong answers, which may come now and then, are counted over a window too.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import log2
-from statistics import median
 from typing import ClassVar, Final
 
 from holdfast.core.canary import CanarySuspect, CanaryVerdict
-from holdfast.core.canary_overtime import APART_S, BodyPieces, PieceFlow
-from holdfast.core.diagnose.detect.canary_steadiness import AnswerSteadiness
+from holdfast.core.canary_overtime import BodyPieces, PieceFlow
+from holdfast.core.diagnose.detect.canary.config import ProbingConfig
+from holdfast.core.diagnose.detect.canary.lateness import CanaryLateness, Found
+from holdfast.core.diagnose.detect.canary.steadiness import AnswerSteadiness
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import About, Evidence, Sign
-from holdfast.core.diagnose.facts import CanariesDoubted, CanaryAnswered, ProcessEnded, StateChanged
+from holdfast.core.diagnose.facts import (
+    AttemptsSeen,
+    CanariesDoubted,
+    CanaryAnswered,
+    ProcessEnded,
+    StateChanged,
+)
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Kind
-from holdfast.core.health.baseline import UsualLatency
 from holdfast.core.health.lifecycle import Signal
 from holdfast.core.stats import RowCounts, RowRule
-from holdfast.core.types import State, nanos, require, seconds
+from holdfast.core.types import State, nanos
 
 _DOUBTS_MAX: Final = 1_024  # models; the oldest doubt goes first
 _MODELS_MAX: Final = 10_000  # that have answered; the oldest goes first
-_USUAL_MIN: Final = 3  # canaries of its own before they are compared with
 _PAUSES_MIN: Final = 2  # answers with one long pause that make a drip
-_SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
-_STEADY_MOST: Final = 1.0  # of one that was late all along: no single stall explains it
-_NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
-_IDLE: Final = 5  # latest canaries on an idle engine; their median is a replica's latency now
-_HOST_SLOW: Final = 1.2  # × usual latency: a host below it is not slow, canaries vary by as much
-_HOST_FACTOR: Final = 1.5  # × what its slow host explains: a replica up to it is not slow itself
 _FLAWS: Final = {
     Kind.EMPTY.value: (Sign.EMPTY_ANSWERS, "a canary got an answer that is none: empty"),
     Kind.DEGENERATE.value: (Sign.DEGENERATE, "a canary got an answer that is none: degenerate"),
@@ -84,37 +71,7 @@ _UNENDED: Final = {  # what it is called, by how the pieces came of which the la
         "answers come and do not end in time, with a slot free",
     ),
 }
-_FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
 _SOME: Final = 4  # users beside: one long prompt of theirs parts its pieces, and not twice in a row
-
-
-@dataclass(slots=True, frozen=True)
-class ProbingConfig:
-    """Settings of ``ProbingDetector``: how many failed or slow canaries in a row are a sign.
-
-    Checked when built: raises ``ConfigError``.
-    """
-
-    silent_row: int = 2  # one may have met a pause; two are ten seconds of silence
-    errors_row: int = 2  # one error is chance
-    refused_row: int = 2  # one meets every restart
-    slow_row: int = 3  # noise doubles a latency now and then, not three times in a row
-    steady_row: int = 2  # late all along, while a peer was in good time: noise comes in bursts
-    slow_sum: float = 2.0  # of doublings beyond a neighbour's; one canary counts for 0.7 at most
-    slow_s: float = 1_200.0  # less slow than that, for so long: a neighbour has left by then
-    doubt_s: float = 3.0  # until a doubt about all is told: whether users fail is known by then
-    fresh_s: float = 60.0  # how long a peer's slowness counts: a fleet is slow together or not
-
-    def __post_init__(self) -> None:
-        for name in ("silent_row", "errors_row", "refused_row", "slow_row", "steady_row"):
-            value = getattr(self, name)
-            require(1 <= value <= 100, f"probing.{name}", f"is {value}", "use 1 to 100 canaries")
-        for name in ("doubt_s", "fresh_s", "slow_s"):
-            value = getattr(self, name)
-            fits = 0 < value <= 3_600
-            require(fits, f"probing.{name}", f"is {value}", "use seconds above 0, up to an hour")
-        least = self.slow_sum
-        require(0 < least <= 100, "probing.slow_sum", f"is {least}", "use doublings above 0")
 
 
 _DOUBT_SIGNS: Final = {  # of a doubt that holds back what canaries say of single replicas
@@ -138,13 +95,12 @@ class _Row(StrEnum):
     REFUSALS = "refusals"
     SILENCES = "silences"
     UNCONNECTED = "unconnected"  # silences without even a connection
-    SLOWS = "slows"
 
 
 _UNHEARD: Final = (_Row.ERRORS, _Row.REFUSALS, _Row.SILENCES, _Row.UNCONNECTED)
 _ROW_RULES: Final[dict[CanaryVerdict | Kind, RowRule[_Row]]] = {
-    CanaryVerdict.PASS: RowRule((), _UNHEARD),  # the row of slow ones: see ``_right``
-    CanaryVerdict.SLOW: RowRule((_Row.SLOWS,), _UNHEARD),
+    CanaryVerdict.PASS: RowRule((), _UNHEARD),
+    CanaryVerdict.SLOW: RowRule((), _UNHEARD),  # their row: see ``lateness``
     CanaryVerdict.WRONG: RowRule((), _UNHEARD),
     CanaryVerdict.BUSY: RowRule((), _UNHEARD),
     CanaryVerdict.UNSETTLED: RowRule((), _UNHEARD),
@@ -158,48 +114,23 @@ _ROW_RULES: Final[dict[CanaryVerdict | Kind, RowRule[_Row]]] = {
 class _Book:
     """What one replica's canaries got so far."""
 
-    __slots__ = (
-        *("aparts", "flow", "idle", "idle_at", "latest_at", "latest_s"),
-        *("pace", "pages", "reading", "rows"),
-        *("slow_at", "slow_from", "slow_sum", "steadies", "steadiness", "unended", "usual"),
-    )
+    __slots__ = (*("aparts", "flow", "pace", "pages", "reading", "rows", "steadiness", "unended"),)
 
     def __init__(self, steadiness: AnswerSteadiness | None = None) -> None:
         self.steadiness = AnswerSteadiness() if steadiness is None else steadiness
         self.pace = Pace()
         self.pages: list[bool | None] = []  # of the timeouts in a row, the last ones
         self.rows: RowCounts[CanaryVerdict | Kind, _Row] = RowCounts(_ROW_RULES)
-        self.slow_at = self.slow_from = self.latest_at = 0
-        self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
-        self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
-        self.steadies = 0  # of the row, those that were late all along
         self.flow = PieceFlow.NONE  # how pieces came of the last answers that were not complete
         self.reading = False  # its last canary is overdue, counted, and still read
         self.aparts = 0  # canaries in a row whose pieces came seconds apart
         self.unended = 0  # canaries in a row that got the beginning of an answer, and no end
-        self.usual = UsualLatency()  # of those in good time, with nothing beside them
-        self.idle: deque[float] = deque(maxlen=_IDLE)  # latest latencies (s) on an idle engine
-        self.idle_at = 0  # when the last of them came
 
     def count(self, outcome: CanaryVerdict | Kind) -> None:
         """Add one canary to the rows."""
         self.rows.count(outcome)
         if not self.rows[_Row.SILENCES]:
             self.pages.clear()
-
-    def in_time(self) -> None:
-        """End the row of slow ones."""
-        self.rows.end(_Row.SLOWS)
-        self.slow_sum, self.steadies = 0.0, 0
-        self.pace.over(Sign.CANARY_SLOW)
-
-    def slowed(self, now: int, fresh: int) -> float | None:
-        """How many times as long as usual its canaries take now; ``None`` = not known."""
-        known = len(self.usual) >= _USUAL_MIN and len(self.idle) >= _USUAL_MIN
-        if not known or not 0 <= now - self.idle_at <= fresh:
-            return None
-        usual = self.usual.median()
-        return nanos(median(self.idle)) / usual if usual else None
 
     def answered(self, verdict: CanaryVerdict) -> None:
         """Add one canary after which it is known that somebody is there and speaks."""
@@ -208,7 +139,6 @@ class _Book:
             self.pace.over(sign)
 
 
-_Found = tuple[Sign, str, dict[str, float]]
 _SILENCE: Final = (Sign.CANARY_SILENT, Sign.NOTHING_ANSWERS, Sign.UNREACHABLE)
 
 
@@ -220,27 +150,31 @@ class ProbingDetector:
     """
 
     reads: ClassVar[tuple[type, ...]] = (
-        *(CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
+        *(AttemptsSeen, CanaryAnswered, CanariesDoubted, ProcessEnded, StateChanged),
     )
 
     def __init__(self, config: ProbingConfig, census: ReplicaRegistry) -> None:
         self._config = config
         self._census = census
-        self._fresh = nanos(config.fresh_s)
-        self._slow = nanos(config.slow_s)
+        self._lateness = CanaryLateness(config, census)
         self._books: dict[str, _Book] = {}
         self._settled = nanos(config.doubt_s)
         self._doubts: dict[str, _Doubt] = {}  # by model; until one of its replicas passes
         self._speak: dict[str, None] = {}  # models of which some replica has answered, ever
 
     def take(
-        self, fact: CanaryAnswered | CanariesDoubted | ProcessEnded | StateChanged, now: int
+        self,
+        fact: AttemptsSeen | CanaryAnswered | CanariesDoubted | ProcessEnded | StateChanged,
+        now: int,
     ) -> Sequence[Evidence]:
-        """Take a canary result, a doubt about all of a model's, an end or a state; return evidence.
+        """Take a canary, a doubt about all of a model's, users' waits, an end, a state.
 
-        One wrong answer is a sign at once; most others take two or more in a row. An end of its
-        process drops the counts of a replica.
+        Returns evidence. One wrong answer is a sign at once; most others take two or more in a row.
+        An end of its process drops the counts of a replica.
         """
+        if isinstance(fact, AttemptsSeen):
+            self._lateness.users_waited(fact, now)
+            return NOTHING
         if isinstance(fact, CanariesDoubted):
             return self._doubted(fact, now) if fact.model in self._speak else NOTHING
         if isinstance(fact, StateChanged):
@@ -297,12 +231,14 @@ class ProbingDetector:
         if book is not None:
             book.steadiness.begin_process()
             self._books[replica] = _Book(book.steadiness)
+        self._lateness.forget(replica)
 
     def forget(self, replica: str) -> None:
         """Drop the canary counts of a replica; doubts about its model stay."""
         self._books.pop(replica, None)
+        self._lateness.forget(replica)
 
-    def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+    def _weigh(self, book: _Book, fact: CanaryAnswered, now: int) -> Found | None:
         verdict = fact.verdict
         counted, book.reading = book.reading, fact.reads_on
         if verdict not in (CanaryVerdict.TIMEOUT, CanaryVerdict.UNKNOWN):
@@ -324,7 +260,7 @@ class ProbingDetector:
                 if fact.status is not None:
                     text += f", the last with status {fact.status}"
                 numbers = {"canaries": float(errors)}
-                if _is_fast(book, fact):
+                if self._is_fast(fact):
                     numbers["fast"] = 1.0
                 return (Sign.CANARY_ERRORS, text, numbers)
         elif verdict is CanaryVerdict.REFUSED:
@@ -335,56 +271,23 @@ class ProbingDetector:
                 return (Sign.REFUSES, text, {"canaries": float(refusals)})
         return None
 
-    def _right(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+    def _is_fast(self, fact: CanaryAnswered) -> bool:
+        """Whether a server error came in less than a tenth of the time its answers take."""
+        if not fact.latency_s or (fact.status or 0) < 500:
+            return False
+        return fact.latency_s < self._lateness.usual_s(fact.replica) / 10
+
+    def _right(self, book: _Book, fact: CanaryAnswered, now: int) -> Found | None:
         book.answered(fact.verdict)
         book.steadiness.add(now, wrong=False)
-        book.latest_s, book.latest_at = fact.latency_s or 0.0, now
         model = self._census.about(fact.replica).model
         self._doubts.pop(model, None)  # the expected answer can be given
-        if fact.latency_s and not fact.running:
-            book.idle.append(fact.latency_s)
-            book.idle_at = now
-        if fact.verdict is CanaryVerdict.PASS:
-            if fact.latency_s and not fact.running:
-                book.usual.add(nanos(fact.latency_s))
-            if 0 < (fact.running or 0) <= _FEW and self._late_all_along(book, fact, now):
-                book.answered(CanaryVerdict.SLOW)  # so few do not make it so slow
-                return self._add_slow(book, fact, now)
-            if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
-                book.in_time()
-            return None
-        if self._as_its_host(book, fact, now):
-            book.in_time()
-            return None
-        return self._add_slow(book, fact, now)
+        found = self._lateness.right(fact, now)
+        if not self._lateness.is_late(fact.replica):
+            book.pace.over(Sign.CANARY_SLOW)
+        return found
 
-    def _add_slow(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
-        """Add one slow canary, finished or not, to its row; return a sign if that is enough."""
-        slows = book.rows[_Row.SLOWS]
-        book.slow_at = now
-        book.slow_from = now if slows == 1 else book.slow_from
-        slowness = self._slowness(book, fact, now)
-        if not fact.running and self._late_all_along(book, fact, now):
-            slowness = _STEADY_MOST
-            book.steadies += 1
-        # Without anything to compare with, the word of whoever judged it counts.
-        book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
-        enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
-        steady = book.steadies >= self._config.steady_row and self._peer_in_time(book, fact)
-        if not enough or not (slows >= self._config.slow_row or steady):
-            return None
-        if self._fleet_is_slow(fact.replica, now):
-            return None
-        text = f"{slows} canaries in a row took much longer than usual"
-        numbers = {"canaries": float(slows)}
-        if fact.latency_s is not None:
-            text += f", the last after {fact.latency_s:.1f} s"
-            numbers["latency_s"] = float(fact.latency_s)
-            if book.usual:
-                numbers["usual_s"] = seconds(book.usual.median())
-        return (Sign.CANARY_SLOW, text, numbers)
-
-    def _pieces(self, book: _Book, fact: CanaryAnswered, now: int) -> _Found | None:
+    def _pieces(self, book: _Book, fact: CanaryAnswered, now: int) -> Found | None:
         """Judge a canary that got pieces and no end: seconds apart it drips, steadily it is slow.
 
         A single user beside it does not make a replica's tokens seconds apart; several may.
@@ -392,43 +295,35 @@ class ProbingDetector:
         moved = fact.moved_s or 0.0
         if book.flow is PieceFlow.STEADY and fact.gap_s is not None:
             book.answered(CanaryVerdict.SLOW)
-            return self._add_slow(book, fact, now)
+            return self._lateness.unended(fact, now)
         # One pause that explains all of it may be the host's, and everybody's: not twice in a row,
         # and not where the first piece was seconds late as well.
         once = _came(fact).paused_once and book.aparts < _PAUSES_MIN
-        if once and not self._began_late(book, fact):
+        if once and not self._lateness.began_late(fact):
             return None
         text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
         return (Sign.SLOW_TOKENS, text, {"moved_s": moved})
 
-    @staticmethod
-    def _began_late(book: _Book, fact: CanaryAnswered) -> bool:
-        """Whether its first piece took seconds longer than its whole answers usually take."""
-        if fact.latency_s is None or len(book.usual) < _USUAL_MIN:
-            return False
-        first_s = fact.latency_s - (fact.moved_s or 0.0) - (fact.quiet_s or 0.0)
-        return first_s >= seconds(book.usual.median()) + APART_S
-
     def _tells(self, book: _Book, fact: CanaryAnswered, flow: PieceFlow, now: int) -> bool:
         """Whether an answer in pieces says something of a replica that serves others meanwhile."""
         beside = fact.running or 0
+        if beside and fact.beside_long:
+            return False  # engines give whole steps to a prompt that they read
         if flow is PieceFlow.STEADY:
-            return beside <= _FEW and self._late_all_along(book, fact, now)
-        twice = book.aparts > 1 or not _came(fact).paused_once
-        return beside <= 1 or (beside <= _SOME and twice and self._heard(fact.replica, now))
+            return self._lateness.late_all_along(fact, now)
+        late = self._lateness.began_late(fact) and self._lateness.users_wait(fact.replica, now)
+        twice = book.aparts > 1 or late or not _came(fact).paused_once
+        heard = self._lateness.peer_answered(fact.replica, now)
+        return beside <= 1 or (beside <= _SOME and twice and heard)
 
     def _never_ends(self, book: _Book, replica: str, now: int) -> bool:
         """Whether its answers begin and do not end, while a peer's do."""
-        return book.unended >= self._config.silent_row and self._heard(replica, now)
-
-    def _heard(self, replica: str, now: int) -> bool:
-        """Whether a peer answered a canary lately."""
-        answered_at = (peer.latest_at for peer in self._peers(replica) if peer.latest_s)
-        return any(now - at <= self._fresh for at in answered_at)
+        unended = book.unended >= self._config.silent_row
+        return unended and self._lateness.peer_answered(replica, now)
 
     def _silent(
         self, book: _Book, fact: CanaryAnswered, now: int, *, counted: bool
-    ) -> _Found | None:
+    ) -> Found | None:
         """Judge a canary that timed out; ``counted``: it did before, and was read on since."""
         beside = fact.running or 0
         alone = beside <= 1  # several users may make its tokens seconds apart
@@ -480,65 +375,6 @@ class ProbingDetector:
         page = f"answered {fact.status}" if spoke else "was well"
         return (Sign.CANARY_SILENT, f"{told} while its own page {page}", numbers)
 
-    def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
-        """How slow a canary was, up to what one of them may count for; ``None`` = not known."""
-        usual_s = self._usual_s(book, fact, now)
-        if not fact.latency_s or usual_s is None:
-            return None
-        return min(_SLOW_MOST, _doublings(fact.latency_s, usual_s))
-
-    def _late_all_along(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
-        """Whether a canary is as slow without its longest pause, be it for the first piece."""
-        usual_s = self._usual_s(book, fact, now)
-        moved_s, gap_s = fact.moved_s, fact.gap_s
-        if usual_s is None or not fact.latency_s or moved_s is None or gap_s is None:
-            return False
-        quiet_s = fact.quiet_s or 0.0
-        pause_s = max(gap_s, quiet_s, fact.latency_s - moved_s - quiet_s)
-        steady_s = fact.latency_s - pause_s
-        return steady_s > 0 and _doublings(steady_s, usual_s) >= _SLOW_MOST
-
-    def _peer_in_time(self, book: _Book, fact: CanaryAnswered) -> bool:
-        """Whether a peer was asked and answered in good time since this row of slow ones began."""
-        return any(
-            peer.latest_at > book.slow_from and not peer.rows[_Row.SLOWS]
-            for peer in self._peers(fact.replica)
-        )
-
-    def _usual_s(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
-        """What is usual now: its own past, or its peers' latest where those take longer."""
-        known = [seconds(book.usual.median())] if len(book.usual) >= _USUAL_MIN else []
-        if known and fact.latency_s and _doublings(fact.latency_s, known[0]) > 0:
-            known[0] *= self._host_slowness(fact.replica, now)
-        theirs = [
-            peer.latest_s
-            for peer in self._peers(fact.replica)
-            if peer.latest_s and now - peer.latest_at <= self._fresh
-        ]
-        if theirs:
-            known.append(median(theirs))
-        return max(known, default=None)
-
-    def _as_its_host(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
-        """Whether its host is slow at present, and that explains how long a canary took."""
-        if not fact.latency_s or len(book.usual) < _USUAL_MIN:
-            return False
-        slowness = self._host_slowness(fact.replica, now)
-        usual_s = slowness * seconds(book.usual.median())
-        return slowness > 1 and fact.latency_s <= _HOST_FACTOR * usual_s
-
-    def _host_slowness(self, replica: str, now: int) -> float:
-        """How many times as long the others on its host take than each of them did; 1 = as usual.
-
-        At most what a neighbour may take. 1 where its host is not known, or nobody else is there.
-        """
-        host = self._census.about(replica).host
-        names = self._census.on_host(host) if host else []
-        books = [self._books[name] for name in names if name != replica and name in self._books]
-        known = [one for book in books if (one := book.slowed(now, self._fresh)) is not None]
-        slowness = median(known) if known else 1.0
-        return min(slowness, 2**_NEIGHBOUR) if slowness >= _HOST_SLOW else 1.0
-
     def _peers(self, replica: str) -> list[_Book]:
         model = self._census.about(replica).model
         return [
@@ -547,14 +383,7 @@ class ProbingDetector:
             if name != replica and (book := self._books.get(name)) is not None
         ]
 
-    def _fleet_is_slow(self, replica: str, now: int) -> bool:
-        peers = self._peers(replica)
-        slow = sum(
-            bool(peer.rows[_Row.SLOWS]) and now - peer.slow_at <= self._fresh for peer in peers
-        )
-        return slow > 0 and 2 * (slow + 1) > len(peers) + 1
-
-    def _add_wrong(self, book: _Book, replica: str, now: int) -> _Found:
+    def _add_wrong(self, book: _Book, replica: str, now: int) -> Found:
         book.answered(CanaryVerdict.WRONG)
         answers = book.steadiness
         answers.add(now, wrong=True)
@@ -595,25 +424,10 @@ class ProbingDetector:
         return [Evidence(doubt.sign, About(model=model), now, "canary", text)]
 
 
-def _doublings(took_s: float, usual_s: float) -> float:
-    """How many times the usual time was doubled, less what a neighbour may do to anybody."""
-    return log2(took_s / usual_s) - _NEIGHBOUR
-
-
 def _came(fact: CanaryAnswered) -> BodyPieces:
     """The arrival times of the pieces of a canary's answer that missed its deadline."""
     moved_s, gap_s, quiet_s = fact.moved_s or 0.0, fact.gap_s or 0.0, fact.quiet_s or 0.0
     return BodyPieces(moved_s, gap_s, quiet_s, began=fact.began or moved_s > 0)
 
 
-def _is_fast(book: _Book, fact: CanaryAnswered) -> bool:
-    """Whether a server error came in less than a tenth of the time its answers take."""
-    usual = (
-        seconds(book.usual.median()) if book.usual else book.latest_s
-    )  # idle, or as it last came
-    if not fact.latency_s or (fact.status or 0) < 500:
-        return False
-    return fact.latency_s < usual / 10
-
-
-__all__ = ["ProbingConfig", "ProbingDetector"]
+__all__ = ["ProbingDetector"]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.diagnose.detect.canary_steadiness import AnswerSteadiness
+from holdfast.core.diagnose.detect.canary.steadiness import AnswerSteadiness
 from holdfast.core.types import SECOND
 
 HOUR = 3_600 * SECOND

@@ -1,0 +1,284 @@
+"""Adds up how late a replica's canaries are, until that is a sign.
+
+    by the whole answer ─► slower than a neighbour explains, in doublings, 0.7 of one at most
+    by its tokens ──────► slow all along (``pace``): counts for 1
+        └─► 2 in all, over three canaries in a row; or over two that were slow all along,
+            while a peer was in good time ─► CANARY_SLOW
+
+Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
+defined there too. Here slow ones add up by how slow they are: three that take four times as long
+are a sign, five that take three times as long, and half the speed only after twenty minutes.
+Neighbours on its host take half of a replica's speed for a while, and no more. What is usual is
+learned where nothing ran beside. The whole of an answer beside users' requests says nothing, for
+its first token may have waited for theirs, and the row goes on behind it; its tokens do, beside a
+few users. Users whose own first tokens were many times late meanwhile count for one more canary.
+
+A neighbour and a stall of its own together take as much as an illness does. Where the replicas on
+one host, of whatever models, are slower than each was itself, its host is: what is usual is longer
+there by as much, up to a neighbour's part, and a late answer that this explains is in good time. A
+host that lost more than half of its speed is ill itself, and its replicas are told.
+"""
+
+from collections import deque
+from math import log2
+from statistics import median
+from typing import Final
+
+from holdfast.core.canary import CanaryVerdict
+from holdfast.core.canary_overtime import APART_S
+from holdfast.core.diagnose.detect.canary.config import ProbingConfig
+from holdfast.core.diagnose.detect.canary.pace import AnswerPace
+from holdfast.core.diagnose.evidence import Sign
+from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered
+from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.health.baseline import UsualLatency
+from holdfast.core.types import nanos, seconds
+
+Found = tuple[Sign, str, dict[str, float]]  # a sign, its text for people, its numbers
+_USUAL_MIN: Final = 3  # canaries of its own before they are compared with
+_SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
+_STEADY_MOST: Final = 1.0  # of one that was late all along: no single stall explains it
+_NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
+_IDLE: Final = 5  # latest canaries on an idle engine; their median is a replica's latency now
+_HOST_SLOW: Final = 1.2  # × usual latency: a host below it is not slow, canaries vary by as much
+_HOST_FACTOR: Final = 1.5  # × what its slow host explains: a replica up to it is not slow itself
+_USERS_LATE: Final = 3.0  # times what is usual for their prompts; load alone makes two of it
+_USERS_FRESH: Final = nanos(15.0)  # how long their waits count beside a canary
+_FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
+
+
+class _Book:
+    """How long one replica's canaries took so far."""
+
+    __slots__ = (
+        *("idle", "idle_at", "latest_at", "latest_s", "pace", "row", "slow_at", "slow_from"),
+        *("slow_sum", "steadies", "usual", "users_late_at"),
+    )
+
+    def __init__(self) -> None:
+        self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
+        self.latest_at = 0
+        self.usual = UsualLatency()  # of those in good time, with nothing beside them
+        self.pace = AnswerPace()  # of the tokens after the first
+        self.idle: deque[float] = deque(maxlen=_IDLE)  # latest latencies (s) on an idle engine
+        self.idle_at = 0  # when the last of them came
+        self.row = 0  # slow ones in a row
+        self.slow_at = self.slow_from = 0  # the last of the row, and the first
+        self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
+        self.steadies = 0  # of the row, those that were late all along
+        self.users_late_at = 0  # users' first tokens were all late, at that look; 0: not so
+
+    def in_time(self) -> None:
+        """End the row of slow ones."""
+        self.row = self.steadies = 0
+        self.slow_sum = 0.0
+
+    def usual_s(self) -> float | None:
+        """What its answers usually take with nothing beside them; ``None`` = not known yet."""
+        return seconds(self.usual.median()) if len(self.usual) >= _USUAL_MIN else None
+
+    def slowed(self, now: int, fresh: int) -> float | None:
+        """How many times as long as usual its canaries take now; ``None`` = not known."""
+        usual_s = self.usual_s()
+        known = len(self.idle) >= _USUAL_MIN and 0 <= now - self.idle_at <= fresh
+        return median(self.idle) / usual_s if known and usual_s else None
+
+
+class CanaryLateness:
+    """Judges how late canaries are, by each replica's own past, its peers and its host.
+
+    Keeps a book for each replica until it is forgotten.
+    """
+
+    def __init__(self, config: ProbingConfig, census: ReplicaRegistry) -> None:
+        self._config = config
+        self._census = census
+        self._fresh = nanos(config.fresh_s)
+        self._slow = nanos(config.slow_s)
+        self._books: dict[str, _Book] = {}
+
+    def forget(self, replica: str) -> None:
+        """Drop what is known of a replica: it left, or its process ended."""
+        self._books.pop(replica, None)
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def users_waited(self, fact: AttemptsSeen, now: int) -> None:
+        """Note whether users there wait many times as long as is usual, every one of them."""
+        book = self._books.get(fact.replica)
+        if book is not None and fact.waits:
+            book.users_late_at = now if min(fact.waits) >= _USERS_LATE else 0
+
+    def right(self, fact: CanaryAnswered, now: int) -> Found | None:
+        """Take a right answer, in good time or late; return a sign if it is one too many."""
+        book = self._book(fact.replica)
+        book.latest_s, book.latest_at = fact.latency_s or 0.0, now
+        if fact.latency_s and not fact.running:
+            book.idle.append(fact.latency_s)
+            book.idle_at = now
+        late = self.late_all_along(fact, now)
+        passed = fact.verdict is CanaryVerdict.PASS
+        book.pace.add(fact, now, usual=passed and not late and not fact.running)
+        if passed and not late:
+            if fact.latency_s and not fact.running:
+                book.usual.add(nanos(fact.latency_s))
+            if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
+                book.in_time()
+            return None
+        if not passed and self._as_its_host(book, fact, now):
+            book.in_time()
+            return None
+        return self._add(book, fact, now)
+
+    def unended(self, fact: CanaryAnswered, now: int) -> Found | None:
+        """Take an answer that came steadily and was not complete in time, like a late one."""
+        return self._add(self._book(fact.replica), fact, now)
+
+    # --- what is known ----------------------------------------------------------------------------
+
+    def is_late(self, replica: str) -> bool:
+        """Whether its last canaries were slow."""
+        return self._book(replica).row > 0
+
+    def usual_s(self, replica: str) -> float:
+        """What its answers take (s), idle, or else as the last one came; 0: nobody measured."""
+        book = self._book(replica)
+        return seconds(book.usual.median()) if book.usual else book.latest_s
+
+    def late_all_along(self, fact: CanaryAnswered, now: int) -> bool:
+        """Whether the tokens of a canary came many times slower than usual, every one of them.
+
+        Beside more than a few users, or a long prompt, that says nothing: engines give a part of
+        every step to the prompts that they read.
+        """
+        if fact.beside_long or (fact.running or 0) > _FEW:
+            return False
+        peers = [peer.pace for peer in self._peers(fact.replica)]
+        host = self._host_slowness(fact.replica, now)
+        pace = self._book(fact.replica).pace
+        return pace.is_slow(fact, peers, now, fresh=self._fresh, host_slowness=host)
+
+    def began_late(self, fact: CanaryAnswered) -> bool:
+        """Whether its first piece took seconds longer than its whole answers usually take."""
+        usual_s = self._book(fact.replica).usual_s()
+        if fact.latency_s is None or usual_s is None:
+            return False
+        first_s = fact.latency_s - (fact.moved_s or 0.0) - (fact.quiet_s or 0.0)
+        return first_s >= usual_s + APART_S
+
+    def users_wait(self, replica: str, now: int) -> bool:
+        """Whether users' first tokens were late there, at the last look that had some."""
+        late_at = self._book(replica).users_late_at
+        return late_at > 0 and now - late_at <= _USERS_FRESH
+
+    def peer_answered(self, replica: str, now: int) -> bool:
+        """Whether a peer answered a canary lately."""
+        answered_at = (peer.latest_at for peer in self._peers(replica) if peer.latest_s)
+        return any(now - at <= self._fresh for at in answered_at)
+
+    # --- how late ---------------------------------------------------------------------------------
+
+    def _add(self, book: _Book, fact: CanaryAnswered, now: int) -> Found | None:
+        """Add one slow canary, finished or not, to its row; return a sign if that is enough."""
+        book.row += 1
+        book.slow_at = now
+        book.slow_from = now if book.row == 1 else book.slow_from
+        slowness = self._slowness(book, fact, now)
+        late = self.late_all_along(fact, now)
+        if late:
+            slowness = _STEADY_MOST
+            book.steadies += 1
+        # Without anything to compare with, the word of whoever judged it counts.
+        book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
+        users = int(late and self.users_wait(fact.replica, now))
+        weight = book.slow_sum + users * _STEADY_MOST
+        enough = weight >= self._config.slow_sum or now - book.slow_from >= self._slow
+        steady = book.steadies + users >= self._config.steady_row
+        steady = steady and self._peer_in_time(book, fact, now)
+        if not enough or not (book.row >= self._config.slow_row or steady):
+            return None
+        if self._fleet_is_slow(fact.replica, now):
+            return None
+        return self._told(book, fact)
+
+    @staticmethod
+    def _told(book: _Book, fact: CanaryAnswered) -> Found:
+        text = f"{book.row} canaries in a row took much longer than usual"
+        if book.row == 1:
+            text = "users' first tokens came many times late, and all tokens of a canary did"
+        numbers = {"canaries": float(book.row)}
+        if fact.latency_s is not None:
+            text += f", the last after {fact.latency_s:.1f} s"
+            numbers["latency_s"] = float(fact.latency_s)
+            if book.usual:
+                numbers["usual_s"] = seconds(book.usual.median())
+        return (Sign.CANARY_SLOW, text, numbers)
+
+    def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
+        """How slow a canary was, up to what one of them may count for; ``None`` = not known."""
+        usual_s = self._usual_now(book, fact, now)
+        if not fact.latency_s or usual_s is None:
+            return None
+        return min(_SLOW_MOST, _doublings(fact.latency_s, usual_s))
+
+    def _usual_now(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
+        """What is usual now: its own past, or its peers' latest where those take longer."""
+        own_s = book.usual_s()
+        if own_s and fact.latency_s and _doublings(fact.latency_s, own_s) > 0:
+            own_s *= self._host_slowness(fact.replica, now)
+        theirs = [
+            peer.latest_s
+            for peer in self._peers(fact.replica)
+            if peer.latest_s and now - peer.latest_at <= self._fresh
+        ]
+        known = ([] if own_s is None else [own_s]) + ([median(theirs)] if theirs else [])
+        return max(known, default=None)
+
+    def _peer_in_time(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
+        """Whether a peer answered in good time since this row of slow ones began.
+
+        A row of one began when it was asked.
+        """
+        since = now - nanos(fact.latency_s or 0.0) if book.row == 1 else book.slow_from
+        return any(peer.latest_at > since and not peer.row for peer in self._peers(fact.replica))
+
+    def _as_its_host(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
+        """Whether its host is slow at present, and that explains how long a canary took."""
+        usual_s = book.usual_s()
+        if not fact.latency_s or usual_s is None:
+            return False
+        slowness = self._host_slowness(fact.replica, now)
+        return slowness > 1 and fact.latency_s <= _HOST_FACTOR * slowness * usual_s
+
+    def _host_slowness(self, replica: str, now: int) -> float:
+        """How many times as long the others on its host take than each of them did; 1 = as usual.
+
+        At most what a neighbour may take. 1 where its host is not known, or nobody else is there.
+        """
+        host = self._census.about(replica).host
+        names = self._census.on_host(host) if host else []
+        books = [self._books[name] for name in names if name != replica and name in self._books]
+        known = [one for book in books if (one := book.slowed(now, self._fresh)) is not None]
+        slowness = median(known) if known else 1.0
+        return min(slowness, 2**_NEIGHBOUR) if slowness >= _HOST_SLOW else 1.0
+
+    def _fleet_is_slow(self, replica: str, now: int) -> bool:
+        peers = self._peers(replica)
+        slow = sum(peer.row > 0 and now - peer.slow_at <= self._fresh for peer in peers)
+        return slow > 0 and 2 * (slow + 1) > len(peers) + 1
+
+    def _book(self, replica: str) -> _Book:
+        return self._books.setdefault(replica, _Book())
+
+    def _peers(self, replica: str) -> list[_Book]:
+        model = self._census.about(replica).model
+        names = self._census.of_model(model)
+        return [self._books[name] for name in names if name != replica and name in self._books]
+
+
+def _doublings(took_s: float, usual_s: float) -> float:
+    """How many times the usual time was doubled, less what a neighbour may do to anybody."""
+    return log2(took_s / usual_s) - _NEIGHBOUR
+
+
+__all__ = ["CanaryLateness", "Found"]
