@@ -67,16 +67,16 @@ def test_a_well_fleet_harms_nobody_in_either_shape(stream):
     assert record.held
 
 
-def incident(name, begun_at=10.0, replicas=("m-1",)):
-    title = "hung of m-1"
-    times = {"opened_at": 10.0, "begun_at": begun_at}
-    return {"id": name, "title": title, "replicas": [*replicas], **times}
+def incident(name, begun_at=10.0, replicas=("m-1",), cause="hung"):
+    told = {"id": name, "title": f"{cause} of m-1", "cause": cause, "replicas": [*replicas]}
+    return told | {"opened_at": 10.0, "begun_at": begun_at}
 
 
-def test_incidents_of_the_day_are_those_that_began_or_came_back_on_it():
-    before = [incident(name) for name in ("gone", "stays", "back", "grows")]
+def test_incidents_of_the_day_are_those_that_began_came_back_or_changed_on_it():
+    before = [incident(name) for name in ("gone", "stays", "back", "grows", "turns")]
     after = [incident("new"), incident("gone", 50.0), incident("stays"), incident("back", 50.0)]
     after.append(incident("grows", replicas=("m-1", "m-2")))
+    after.append(incident("turns", cause="slow"))
 
     async def run():
         replica = await StandIn(Options(ttft_ms=0.0, tpot_ms=0.0)).start()
@@ -87,7 +87,7 @@ def test_incidents_of_the_day_are_those_that_began_or_came_back_on_it():
             await replica.stop()
 
     record = asyncio.run(run())
-    assert [one["id"] for one in record.incidents] == ["new", "gone", "back", "grows"]
+    assert [one["id"] for one in record.incidents] == ["new", "gone", "back", "grows", "turns"]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -36,15 +36,18 @@ class KnownIncidents:
     """Incidents that a fleet had at one time, to tell later ones from."""
 
     def __init__(self, incidents: Iterable[Mapping[str, Any]]) -> None:
-        self._known = {one["id"]: (begun_at(one), frozenset(one["replicas"])) for one in incidents}
+        self._known = {one["id"]: one for one in incidents}
 
     def news(self, incidents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Those of them that began or came back since, or concern a replica that they did not."""
+        """Return those that began or came back since, have another cause or another replica."""
         return [one for one in incidents if self._is_news(one)]
 
     def _is_news(self, incident: Mapping[str, Any]) -> bool:
-        began_at, replicas = self._known.get(incident["id"], (None, frozenset()))
-        return begun_at(incident) != began_at or not replicas.issuperset(incident["replicas"])
+        known = self._known.get(incident["id"])
+        if known is None or begun_at(incident) != begun_at(known):
+            return True
+        grown = not set(known["replicas"]).issuperset(incident["replicas"])
+        return grown or incident["cause"] != known["cause"]
 
 
 @dataclass(slots=True, frozen=True)
