@@ -326,13 +326,11 @@ class Pool:
             return CanaryResult(
                 event.replica_id, CanaryVerdict.UNKNOWN, incarnation=event.incarnation
             )
-        if event.verdict is CanaryVerdict.TIMEOUT and each.beside and not each.inflight:
-            event.verdict, event.running = (
-                CanaryVerdict.PASS,
-                each.beside,
-            )  # those it waited for have gone
+        began = self._deadlines[event.replica_id] - event.latency
+        waited = each.beside and not (each.inflight or self._pause.since(seconds(began), now_s))
+        if event.verdict is CanaryVerdict.TIMEOUT and waited:  # those it waited for have gone
+            event.verdict, event.running = CanaryVerdict.PASS, each.beside
         if event.verdict is CanaryVerdict.TIMEOUT:
-            began = self._deadlines[event.replica_id] - event.latency
             event.running = each.inflight
             # Real summaries come every second: what goes on again has been told of after one.
             awake = self._pause.last_end if not self._pause.over(now_s) else now_s
