@@ -211,7 +211,9 @@ def test_silence_is_its_own_where_a_peer_was_heard_of_meanwhile(heard, own):
     assert bool(hearing(r1, r2).silence(r1, NOW)) is own
 
 
-@pytest.mark.parametrize("signal", [Signal.FROZEN, Signal.EXITED, Signal.DRAIN])
+@pytest.mark.parametrize(
+    "signal", [Signal.FROZEN, Signal.EXITED, Signal.DRAIN, Signal.TAKEN_OUT, Signal.RELAUNCH]
+)
 def test_a_peer_that_is_not_there_need_not_be_heard_of(signal):
     r1, r2 = a_member("r1"), a_member("r2", signal)
     r1.silent_from = NOW - 5 * SECOND

@@ -20,7 +20,7 @@ from holdfast.core.health.canary_doubt import (
     users_meet,
 )
 from holdfast.core.health.fleet_config import FleetConfig
-from holdfast.core.health.lifecycle import JUDGED, Signal
+from holdfast.core.health.lifecycle import JUDGED, ROUTABLE, Signal
 from holdfast.core.health.member import Member
 from holdfast.core.messages import CanaryResult, FleetAction, Notice
 from holdfast.core.types import SECOND, Decision, nanos
@@ -161,10 +161,13 @@ class CanaryEvidence:
     def silence(self, member: Member, now: int) -> Decision:
         """Whether a replica's silence is its own fault: some peer answered meanwhile.
 
-        Gateways report once a second, so reports of the last second prove nothing: where all
-        replicas stood still and go on, the first one to be reported would condemn the others.
+        Also where none is there that should have: the others load, leave or are out. Gateways
+        report once a second, so reports of the last second prove nothing: where all replicas stood
+        still and go on, the first one to be reported would condemn the others.
         """
-        peers = (peer for peer in self._peers(member) if peer.health.state in JUDGED)
+        peers = self._peers(member)
+        if not any(peer.health.state in ROUTABLE for peer in peers):
+            return _NO_PEERS
         heard_at = [peer.heard_by(now - SECOND) for peer in peers]
         return may_blame_silence(heard_at, member.silent_from, now)
 
