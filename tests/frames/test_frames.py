@@ -378,7 +378,7 @@ def test_gateways_are_told_which_engines_read_a_prompt_and_an_older_control_tell
 
 
 def test_what_long_prompts_explain_survives_the_way() -> None:
-    told = Tally("m", "r1", 0, 0, 0, 1, 0, unread=100_000, explained_s=100.0)
+    told = Tally("m", "r1", 0, 0, 0, 1, 0, unread=100_000, explained_s=100.0, prompts=100_040)
     frame = carried(seen_to_frame([Summary((told,))]))
     assert frame_to_seen(frame, "g").actions == (Summary((told,)),)
 

@@ -337,6 +337,9 @@ class Tally:
     # For how long reading those prompts may keep the replica silent, each tenant's prompts weighed;
     # ``None``: the gateway did not weigh them.
     explained_s: float | None = None
+    # Tokens of prompts whose first token is waited for, at this moment, and of those of answers in
+    # one piece; ``None``: the gateway did not say.
+    prompts: int | None = None
 
     @property
     def progressed(self) -> bool:

@@ -168,6 +168,7 @@ class TallyRow(msgspec.Struct, frozen=True, array_like=True):
     scores: dict[str, list[float]] = {}
     unread: int = 0
     explained_s: float | None = None
+    prompts: int | None = None
 
 
 class SeenFrame(msgspec.Struct, frozen=True, array_like=True, tag="seen"):

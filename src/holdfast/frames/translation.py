@@ -134,6 +134,7 @@ def _tally_row(tally: Tally) -> TallyRow:
         {name: list(values) for name, values in tally.scores.items()},
         tally.unread,
         tally.explained_s,
+        tally.prompts,
     )
 
 
@@ -143,7 +144,8 @@ def _tally(row: TallyRow) -> Tally:
     times = tuple(row.waits), tuple(row.firsts), tuple(row.paces)
     scores = {name: tuple(values) for name, values in row.scores.items()}
     counted = (row.fast, row.finishes, *samples, row.moved, *times, row.withdrawn, scores)
-    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted, row.unread, row.explained_s)
+    waiting = row.unread, row.explained_s, row.prompts
+    fields = (*msgspec.structs.astuple(row)[:7], kinds, *counted, *waiting)
     return Tally(*fields)
 
 

@@ -216,7 +216,8 @@ class Auditor:
             if candidate is None:
                 continue
             held = self._held.get(replica_id, 0)
-            least = min(candidate.own_tokens, candidate.prefill_tokens)
+            waiting = min(candidate.prefill_tokens, candidate.whole_tokens)
+            least = min(candidate.own_tokens, waiting)
             if candidate.inflight != held or least < 0:
                 detail = f"{candidate!r} holds {held} attempts"
                 raise InvariantError("a replica's slots are its attempts", detail, now)
@@ -254,8 +255,9 @@ class Auditor:
                 detail = f"{lane.pool.inflight} in flight, {len(lane.queue)} queued"
                 raise InvariantError("in-flight returns to zero", detail, now)
             for candidate in lane.pool.candidates.values():
-                if candidate.prefill_tokens:
-                    detail = f"{candidate!r} has {candidate.prefill_tokens} prompt tokens waiting"
+                waiting = candidate.prefill_tokens + candidate.whole_tokens
+                if waiting:
+                    detail = f"{candidate!r} has {waiting} prompt tokens waiting"
                     raise InvariantError("in-flight returns to zero", detail, now)
 
 

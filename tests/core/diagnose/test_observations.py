@@ -241,14 +241,6 @@ def test_notices_without_a_change_of_state_are_for_people_only(stage):
     ]
 
 
-def test_a_canary_is_told_with_the_long_prompt_that_is_read_beside_it(stage):
-    passed = CanaryResult("m-1", CanaryVerdict.PASS, SECOND)
-    for unread in (0, 100_000, 0):
-        stage.books.seen(Seen((Summary((tally(inflight=1, unread=unread),)),), "g"))
-        stage.books.canary(passed, slow=False, inflight=1)
-    assert [fact.beside_long for fact in stage.facts] == [False, True, False]
-
-
 def test_a_canary_is_told_with_what_the_fleet_made_of_it(stage):
     passed = CanaryResult("m-1", CanaryVerdict.PASS, 50_000_000, page_ok=True, status=200)
     stage.books.canary(passed, slow=True, inflight=2)

@@ -51,6 +51,16 @@ def test_long_prompts_that_are_read_are_added_up_and_told_until_they_are_read(ma
     assert attempts(made, 3 * SECOND)["m-1"].unread == 0
 
 
+def test_prompts_that_wait_are_added_up_unless_a_gateway_does_not_tell(made):
+    made.take("g-0", tally(inflight=1, prompts=40))
+    made.take("g-1", tally(inflight=2, prompts=20))
+    assert attempts(made, 1 * SECOND)["m-1"].prompts == 60
+    made.take("g-1", tally(inflight=1))
+    assert attempts(made, 2 * SECOND)["m-1"].prompts is None
+    made.take("g-1", tally())  # it has nothing there any more
+    assert attempts(made, 3 * SECOND)["m-1"].prompts == 40
+
+
 def test_what_long_prompts_explain_is_the_most_that_a_gateway_says(made):
     made.take("g-0", tally(inflight=1, unread=9_000, explained_s=0.0))
     made.take("g-1", tally(inflight=1, unread=20_000, explained_s=4.0))

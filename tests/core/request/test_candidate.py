@@ -161,11 +161,11 @@ def test_a_tally_is_told_once():
     subject.failed(None, fast=False)
     told = subject.take_tally("m")
     assert told == Tally(
-        *("m", "r1", 1, 3, 0, 0, 0), {Kind.RESET: 2}, 1, {"stop": 1}, (7,), (-1.0,), ()
+        *("m", "r1", 1, 3, 0, 0, 0), {Kind.RESET: 2}, 1, {"stop": 1}, (7,), (-1.0,), (), prompts=0
     )
     assert subject.take_tally("m") is None
     subject.successes = 1
-    assert subject.take_tally("m") == Tally("m", "r1", 1, 0, 0, 0, 0)
+    assert subject.take_tally("m") == Tally("m", "r1", 1, 0, 0, 0, 0, prompts=0)
     assert told.finishes == {"stop": 1}  # what was handed over does not change any more
 
 

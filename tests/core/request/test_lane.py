@@ -27,9 +27,11 @@ def lane(*names: str, slots: int = 0, weights: dict[str, float] | None = None, *
     return subject
 
 
-def active(prompt_tokens: int = 100, max_tokens: int = 50, arrived: int = 0) -> ActiveRequest:
+def active(
+    prompt_tokens: int = 100, max_tokens: int = 50, arrived: int = 0, **more
+) -> ActiveRequest:
     request = Request(
-        "q1", "m", arrived=arrived, prompt_tokens=prompt_tokens, max_tokens=max_tokens
+        "q1", "m", arrived=arrived, prompt_tokens=prompt_tokens, max_tokens=max_tokens, **more
     )
     return ActiveRequest(request, "m", 600 * SECOND)
 
@@ -140,6 +142,23 @@ def test_control_is_told_of_long_prompts_until_their_first_token_or_their_end():
     subject.close(*lost, Outcome.FAILURE, Kind.RESET, 2 * SECOND)
     (tally,) = subject.tallies()
     assert (tally.inflight, tally.unread) == (1, 0)
+
+
+def test_control_is_told_of_prompts_that_wait_and_of_those_of_answers_in_one_piece():
+    subject = lane("r1", slots=4)
+    streamed, whole = (
+        opened(subject, prompt_tokens=30),
+        opened(subject, prompt_tokens=7, whole=True),
+    )
+    (tally,) = subject.tallies()
+    assert tally.prompts == 37
+    subject.first_content(*streamed, SECOND)
+    (tally,) = subject.tallies()
+    assert tally.prompts == 7
+    subject.close(*streamed, Outcome.SUCCESS, None, 2 * SECOND)
+    subject.close(*whole, Outcome.FAILURE, Kind.RESET, 2 * SECOND)
+    (tally,) = subject.tallies()
+    assert (tally.inflight, tally.prompts) == (0, 0)
 
 
 def test_tokens_that_an_engine_has_reported_are_not_counted_twice():
@@ -320,10 +339,10 @@ def test_tallies_name_what_was_seen_since_the_last_ones():
     subject.close(started, attempt, Outcome.FAILURE, Kind.RESET, 1)
     opened(subject, "r2")
     assert subject.tallies() == [
-        Tally("m", "r1", 1, 0, 0, 0, 112, firsts=(2.0,)),
-        Tally("m", "r2", 0, 1, 0, 1, 0, {Kind.RESET: 1}, 1),
+        Tally("m", "r1", 1, 0, 0, 0, 112, firsts=(2.0,), prompts=0),
+        Tally("m", "r2", 0, 1, 0, 1, 0, {Kind.RESET: 1}, 1, prompts=100),
     ]
-    assert subject.tallies() == [Tally("m", "r2", 0, 0, 0, 1, 0)]
+    assert subject.tallies() == [Tally("m", "r2", 0, 0, 0, 1, 0, prompts=100)]
 
 
 def test_seconds_to_the_first_token_are_those_of_streams_that_began_here():
@@ -344,9 +363,9 @@ def test_seconds_to_the_first_token_are_those_of_streams_that_began_here():
 def test_a_replica_that_only_cancellations_emptied_is_told_of_once_more():
     subject = lane()
     started, attempt = opened(subject)
-    assert subject.tallies() == [Tally("m", "r1", 0, 0, 0, 1, 0)]
+    assert subject.tallies() == [Tally("m", "r1", 0, 0, 0, 1, 0, prompts=100)]
     subject.close(started, attempt, Outcome.CANCELLED, Kind.CLIENT_GONE, 1)
-    assert subject.tallies() == [Tally("m", "r1", 0, 0, 0, 0, 0)]
+    assert subject.tallies() == [Tally("m", "r1", 0, 0, 0, 0, 0, prompts=0)]
     assert subject.tallies() == []
 
 
@@ -354,7 +373,7 @@ def test_backpressure_is_tallied():
     subject = lane()
     started, attempt = opened(subject)
     subject.close(started, attempt, Outcome.BACKPRESSURE, Kind.OVERLOADED, 1)
-    assert subject.tallies() == [Tally("m", "r1", 0, 0, 1, 0, 0)]
+    assert subject.tallies() == [Tally("m", "r1", 0, 0, 1, 0, 0, prompts=0)]
 
 
 def test_saturation_is_utilisation_and_at_least_full_while_anybody_waits():

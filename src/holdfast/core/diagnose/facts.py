@@ -292,7 +292,6 @@ class CanaryAnswered:
     began: bool = False  # a piece came, of one that was not complete in time
     quiet_s: float | None = None  # since the last piece of one that was not complete in time
     reads_on: bool = False  # a timeout whose answer is still read: more will be known of it
-    beside_long: bool = False  # a long prompt of a user was read beside it, or waited to be
 
 
 @dataclass(slots=True, frozen=True)
@@ -317,6 +316,9 @@ class AttemptsSeen:
     # For how long reading those prompts may keep the replica silent, by gateways that weigh each
     # tenant's prompts; None: no gateway said so.
     explained_s: float | None = None
+    # Tokens of prompts whose first token is waited for, now, and of those of answers in one piece;
+    # None: some gateway that has requests there did not say.
+    prompts: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -182,11 +182,9 @@ class Observations:
 
         ``slow``: the fleet judged its right answer as late. ``inflight``: users' requests on it.
         """
-        name = result.replica_id
-        if name in self._declared:
-            beside_long = self._tallies.reads_long(name)
-            fact = canary_answered(result, slow=slow, inflight=inflight, beside_long=beside_long)
-            self._say(name, fact)
+        if result.replica_id in self._declared:
+            fact = canary_answered(result, slow=slow, inflight=inflight)
+            self._say(result.replica_id, fact)
 
     def _say(self, name: str, fact: Fact) -> None:
         if isinstance(fact, _LASTING):

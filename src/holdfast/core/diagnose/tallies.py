@@ -78,6 +78,7 @@ class _UnderWay(NamedTuple):
     inflight: int
     unread: int  # tokens of long prompts
     explained_s: float | None  # for how long those explain that nothing comes
+    prompts: int | None  # tokens of all prompts that are not known to be read
 
 
 class Tallies:
@@ -100,16 +101,12 @@ class Tallies:
         if found is None:
             found = self._sums[name] = _Sum(tally.model)
         found.add(tally)
-        told = _UnderWay(tally.inflight, tally.unread, tally.explained_s)
+        told = _UnderWay(tally.inflight, tally.unread, tally.explained_s, tally.prompts)
         self._under_way.setdefault(name, {})[gateway] = told
 
     def inflight(self, replica: str) -> int:
         """Return the requests on a replica now, by each gateway's latest tally; 0 if unknown."""
         return sum(told.inflight for told in self._under_way.get(replica, {}).values())
-
-    def reads_long(self, replica: str) -> bool:
-        """Return whether some gateway waits there for the first token of a long prompt."""
-        return any(told.unread for told in self._under_way.get(replica, {}).values())
 
     def process_ended(self, replica: str) -> None:
         """Count no request on a replica as in flight; sums already taken are kept."""
@@ -144,18 +141,16 @@ class Tallies:
             if name in sums:
                 yield _told(name, sums[name], span_s, now_there, whole[sums[name].model])
             elif now_there.inflight:
-                inflight, unread, explained_s = now_there
-                seen = AttemptsSeen(
-                    name, span_s, inflight=inflight, unread=unread, explained_s=explained_s
-                )
-                yield seen, []
+                yield AttemptsSeen(name, span_s, **now_there._asdict()), []
 
     def _all(self, replica: str) -> _UnderWay:
         """What all gateways have there; explained is what the most patient of them says."""
         told = [*self._under_way.get(replica, {}).values()]
         explained = [one.explained_s for one in told if one.explained_s is not None]
         unread = sum(one.unread for one in told)
-        return _UnderWay(self.inflight(replica), unread, max(explained, default=None))
+        silent = any(one.prompts is None and one.inflight for one in told)
+        prompts = None if silent else sum(one.prompts or 0 for one in told)
+        return _UnderWay(self.inflight(replica), unread, max(explained, default=None), prompts)
 
 
 def _told(
@@ -174,6 +169,7 @@ def _told(
         tuple(found.waits),
         now_there.unread,
         now_there.explained_s,
+        now_there.prompts,
     )
     answers: list[Answers] = [
         OutputSeen(name, what, tuple(values)) for what, values in found.values.items()
@@ -183,13 +179,11 @@ def _told(
     return attempts, answers
 
 
-def canary_answered(
-    result: CanaryResult, *, slow: bool, inflight: int, beside_long: bool = False
-) -> CanaryAnswered:
+def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> CanaryAnswered:
     """Return the ``CanaryAnswered`` of one canary result.
 
     ``slow``: the fleet judged its right answer as late. What ran beside it is the larger of
-    ``inflight`` and what the result reports; ``beside_long``: a long prompt was among it.
+    ``inflight`` and what the result reports.
     """
     return CanaryAnswered(
         result.replica_id,
@@ -205,7 +199,6 @@ def canary_answered(
         result.began,
         result.quiet_s or None,
         result.reads_on,
-        beside_long,
     )
 
 

@@ -71,6 +71,7 @@ class Candidate:
         "waiting",
         "waits",
         "weight",
+        "whole_tokens",
         "withdrawn",
         "zone",
     )
@@ -100,6 +101,7 @@ class Candidate:
         self.batch_inflight = 0  # of them, those of batch priority
         self.own_tokens = 0  # tokens sent since the last report: the credit between two polls
         self.prefill_tokens = 0  # prompts of streams that wait for their first token here
+        self.whole_tokens = 0  # prompts of answers in one piece that are waited for here
         self.unread = 0  # of long prompts alone, answers in one piece included
         self.explained_s: float | None = None  # for so long they explain that nothing comes
         self.reads_at = 0  # when its engine last showed that it reads prompts; 0 = never
@@ -234,6 +236,7 @@ class Candidate:
             scores=_tuples(self.scores) if self.scores else {},
             unread=self.unread,
             explained_s=self.explained_s if self.unread else None,
+            prompts=self.prefill_tokens + self.whole_tokens,
         )
         self.successes = self.failures = self.backpressure = self.tokens = self.fast = 0
         self.withdrawn = 0

@@ -179,7 +179,9 @@ class Lane:
         if request.priority:
             candidate.batch_inflight += 1
         candidate.own_tokens += tokens
-        if not request.whole:  # of an answer in one piece nobody sees when its prompt is read
+        if request.whole:  # nobody sees when its prompt is read
+            candidate.whole_tokens += request.prompt_tokens
+        else:
             attempt.prefill = request.prompt_tokens
             candidate.prefill_tokens += request.prompt_tokens
         if request.prompt_tokens >= LONG_TOKENS:
@@ -322,6 +324,8 @@ class Lane:
         candidate.inflight -= 1
         if attempt.prefill:
             candidate.prefill_tokens -= attempt.prefill
+        elif active.request.whole:
+            candidate.whole_tokens -= active.request.prompt_tokens
         if active.request.prompt_tokens >= LONG_TOKENS and not attempt.first_at:
             self.long_prompts.end(attempt)
         if active.request.priority:

@@ -29,10 +29,12 @@ def test_control_hears_once_a_second_what_was_seen():
     assert all_of(gateway.after(0.5).tick(), Summary) == []
     summary = only(gateway.after(0.5).tick(), Summary)
     assert summary.tallies == (
-        Tally("m", "r1", 1, 0, 0, 0, 8, lengths=(8,), firsts=(0.1,)),
-        Tally("m", "r2", 0, 0, 0, 1, 0),
+        Tally("m", "r1", 1, 0, 0, 0, 8, lengths=(8,), firsts=(0.1,), prompts=0),
+        Tally("m", "r2", 0, 0, 0, 1, 0, prompts=0),
     )
-    assert only(gateway.after(1.0).tick(), Summary).tallies == (Tally("m", "r2", 0, 0, 0, 1, 0),)
+    assert only(gateway.after(1.0).tick(), Summary).tallies == (
+        Tally("m", "r2", 0, 0, 0, 1, 0, prompts=0),
+    )
 
 
 def test_control_hears_how_fast_tokens_follow_each_other_where_that_is_known():

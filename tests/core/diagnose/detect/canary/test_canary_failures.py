@@ -40,12 +40,14 @@ def canary(verdict, replica="r1", **values):
     return CanaryAnswered(replica, CanaryVerdict(verdict), **values)
 
 
-def told(detector, *facts):
-    return [one for at, fact in enumerate(facts) for one in detector.take(fact, at * SECOND)]
+def told(detector, *facts, every=1):
+    times = [(every * at * SECOND, fact) for at, fact in enumerate(facts)]
+    return [one for at, fact in times for one in detector.take(fact, at)]
 
 
-def signs(detector, *facts):
-    return [one.sign for one in told(detector, *facts)]
+def signs(detector, *facts, every=1):
+    """The signs of facts that come so many seconds apart."""
+    return [one.sign for one in told(detector, *facts, every=every)]
 
 
 HUNG = canary("timeout", page_ok=True, progress=False)
@@ -117,11 +119,12 @@ def test_pieces_seconds_apart_of_which_the_first_was_late_drip_where_users_wait_
     usual = [canary("pass", name, latency_s=0.4, running=0) for name in ("r1", "r2") for _ in "123"]
     pieces = {"moved_s": 5.0, "gap_s": 5.0, "quiet_s": 0.1}
     drip = canary("timeout", progress=True, latency_s=10.2, running=2, **pieces)
-    waits = AttemptsSeen("r1", 1.0, waits=(15.0,))
+    waits = AttemptsSeen("r1", 1.0, tokens=30, waits=(15.0,), prompts=40)
     assert signs(made(), *usual, waits, drip) == [Sign.SLOW_TOKENS]
     assert signs(made(), *usual, drip) == []
-    assert signs(made(), *usual, waits, replace(drip, beside_long=True)) == []
     assert signs(made(), *usual, waits, replace(drip, running=8)) == []
+    for much in ({"prompts": 2_000}, {"tokens": 2_000}, {"prompts": None}):
+        assert signs(made(), *usual, replace(waits, **much), drip) == []
 
 
 def test_pieces_seconds_apart_beside_a_single_user_drip_although_tokens_move():
@@ -153,15 +156,16 @@ LATE = canary("timeout", progress=False, moved_s=4.0, gap_s=0.4, latency_s=5.0, 
 
 def test_answers_that_are_late_all_along_are_slow_after_two_if_a_peer_is_well_meanwhile():
     well = canary("pass", "r2", latency_s=0.4, running=0)
-    assert signs(made(), *USUAL, LATE, well) == []
-    assert signs(made(), *USUAL, LATE, well, LATE) == [Sign.CANARY_SLOW]
-    assert signs(made(), *USUAL, LATE, LATE) == []  # nobody was asked since: it may be everybody's
+    assert signs(made(), *USUAL, LATE, well, every=3) == []
+    assert signs(made(), *USUAL, LATE, well, LATE, every=3) == [Sign.CANARY_SLOW]
+    assert signs(made(), *USUAL, LATE, well, LATE) == []  # within 7 s: a burst
+    assert signs(made(), *USUAL, LATE, LATE, every=6) == []  # no peer since: it may be everybody's
     late = canary("slow", latency_s=4.0, moved_s=3.4, gap_s=0.4, running=0)
-    assert signs(made(), *USUAL, late, well, late) == [Sign.CANARY_SLOW]
+    assert signs(made(), *USUAL, late, well, late, every=3) == [Sign.CANARY_SLOW]
     one_pause = canary("slow", latency_s=4.0, moved_s=3.4, gap_s=3.2, running=0)
-    assert signs(made(), *USUAL, one_pause, well, one_pause) == []
+    assert signs(made(), *USUAL, one_pause, well, one_pause, every=3) == []
     first_token = canary("slow", latency_s=4.0, moved_s=0.4, gap_s=0.1, running=0)
-    assert signs(made(), *USUAL, first_token, well, first_token) == []
+    assert signs(made(), *USUAL, first_token, well, first_token, every=3) == []
 
 
 def test_replicas_that_are_late_all_along_together_name_none_of_them():
@@ -174,33 +178,42 @@ def test_a_single_answer_that_is_late_all_along_names_nobody():
     assert signs(made(), *USUAL, LATE, *well, LATE, *well) == []
 
 
-def test_late_answers_beside_a_few_users_are_slow_after_two_and_beside_many_are_load():
+LITTLE = AttemptsSeen("r1", 1.0, tokens=30, prompts=40)
+
+
+def test_late_answers_beside_little_work_of_a_few_users_are_slow_after_two():
     well = canary("pass", "r2", latency_s=0.4, running=0)
     beside = replace(LATE, progress=True, running=2)
-    assert signs(made(), *USUAL, beside, well) == []
-    assert signs(made(), *USUAL, beside, well, beside) == [Sign.CANARY_SLOW]
-    many = replace(beside, running=5)
-    assert signs(made(), *USUAL, *[many, well] * 5) == []
+    row = (LITTLE, beside, well, LITTLE, beside)
+    assert signs(made(), *USUAL, *row[:4], every=3) == []
+    assert signs(made(), *USUAL, *row, every=3) == [Sign.CANARY_SLOW]
     ended = canary("pass", latency_s=4.5, moved_s=4.0, gap_s=0.4, running=1)
-    assert signs(made(), *USUAL, ended, well, ended) == [Sign.CANARY_SLOW]
-    long_prompt = replace(ended, beside_long=True)
-    assert signs(made(), *USUAL, *[long_prompt, well] * 5) == []
-    behind = canary("pass", latency_s=4.5, moved_s=0.3, gap_s=0.1, running=1)  # one long prompt
-    assert signs(made(), *USUAL, *[behind, well] * 5) == []
+    row = (LITTLE, ended, well, LITTLE, ended)
+    assert signs(made(), *USUAL, *row, every=3) == [Sign.CANARY_SLOW]
+    many = replace(beside, running=5)
+    assert signs(made(), *USUAL, *[LITTLE, many, well] * 5, every=3) == []
+    brief = canary("pass", latency_s=2.4, moved_s=2.3, gap_s=0.1, running=1)  # not told of yet
+    assert signs(made(), *USUAL, *[LITTLE, brief, well] * 5, every=3) == []
 
 
-def test_one_late_answer_is_slow_where_its_users_wait_as_long():
+@pytest.mark.parametrize("much", [{"prompts": 2_000}, {"tokens": 2_000}, {"prompts": None}])
+def test_late_answers_beside_much_work_take_three_and_must_be_later(much):
+    """A prompt that is read has a part of every step; of what nobody tells it may be the reason."""
     well = canary("pass", "r2", latency_s=0.4, running=0)
-    waits = AttemptsSeen("r1", 1.0, waits=(12.0, 4.0))
-    assert signs(made(), *USUAL, well, waits, LATE) == [Sign.CANARY_SLOW]
-    assert signs(made(), *USUAL, well, replace(waits, waits=(12.0, 1.0)), LATE) == []
-    assert signs(made(), *USUAL, well, replace(waits, replica="r2"), LATE) == []
-    assert signs(made(), *USUAL, *[waits] * 6, LATE) == []  # no peer answered meanwhile
-    later = [canary("pass", "r2", latency_s=0.4, running=0)] * 16
-    assert signs(made(), *USUAL, waits, *later, LATE) == []  # long ago
-    assert signs(made(), *USUAL, well, waits, replace(LATE, verdict=CanaryVerdict.PASS)) == [
-        Sign.CANARY_SLOW
-    ]
+    work = replace(LITTLE, **much)
+    later = canary("pass", latency_s=5.5, moved_s=5.0, gap_s=0.4, running=1)  # 11 times
+    assert signs(made(), *USUAL, *[work, later, well] * 2, every=3) == []
+    assert signs(made(), *USUAL, *[work, later, well] * 3, every=3) == [Sign.CANARY_SLOW]
+    assert signs(made(), *USUAL, *[later, well] * 3, every=3) == [Sign.CANARY_SLOW]  # nobody tells
+    late = replace(later, moved_s=3.0, latency_s=3.4)
+    assert signs(made(), *USUAL, *[work, late, well] * 5, every=3) == []
+    assert signs(made(), *USUAL, *[LITTLE, late, well] * 2, every=3) == [Sign.CANARY_SLOW]
+
+
+def test_a_late_first_token_beside_a_user_says_nothing():
+    well = canary("pass", "r2", latency_s=0.4, running=0)
+    behind = canary("pass", latency_s=4.5, moved_s=0.3, gap_s=0.1, running=1)
+    assert signs(made(), *USUAL, *[LITTLE, behind, well] * 5) == []
 
 
 def test_a_late_start_of_a_replica_hides_no_slow_answers():
@@ -211,11 +224,12 @@ def test_a_late_start_of_a_replica_hides_no_slow_answers():
     ]
     well = canary("pass", "r2", latency_s=0.4, moved_s=0.35, gap_s=0.05, running=0)
     slow = canary("pass", latency_s=3.4, moved_s=2.8, gap_s=0.6, running=1)
-    assert signs(made(), *start, slow, well, slow) == [Sign.CANARY_SLOW]
+    row = (LITTLE, slow, well, LITTLE, slow)
+    assert signs(made(), *start, *row, every=3) == [Sign.CANARY_SLOW]
     idle = replace(slow, running=0)
-    assert signs(made(), *start, idle, well, idle) == [Sign.CANARY_SLOW]
+    assert signs(made(), *start, idle, well, idle, every=4) == [Sign.CANARY_SLOW]
     busy = canary("pass", latency_s=2.3, moved_s=1.7, gap_s=0.8, running=1)
-    assert signs(made(), *start, *[busy, well] * 5) == []
+    assert signs(made(), *start, *[LITTLE, busy, well] * 5, every=3) == []
 
 
 def test_an_overdue_answer_that_is_read_on_is_one_canary_and_not_two():
@@ -673,13 +687,14 @@ FACTS = st.one_of(
         gap_s=TIMES,
         quiet_s=TIMES,
         reads_on=st.booleans(),
-        beside_long=st.booleans(),
     ),
     st.builds(
         AttemptsSeen,
         st.sampled_from([*NAMES, "stranger"]),
         st.just(1.0),
+        tokens=st.integers(0, 400),
         waits=st.lists(st.floats(0, 100), max_size=3).map(tuple),
+        prompts=st.none() | st.integers(0, 400),
     ),
     st.builds(CanariesDoubted, st.sampled_from(["m", ""])),
     st.builds(ProcessEnded, st.sampled_from(NAMES)),

@@ -16,7 +16,7 @@ class ProbingConfig:
     errors_row: int = 2  # one error is chance
     refused_row: int = 2  # one meets every restart
     slow_row: int = 3  # noise doubles a latency now and then, not three times in a row
-    steady_row: int = 2  # late all along, while a peer was in good time; late users count for one
+    steady_row: int = 2  # late all along, while a peer was in good time: noise comes in bursts
     slow_sum: float = 2.0  # of doublings beyond a neighbour's; one canary counts for 0.7 at most
     slow_s: float = 1_200.0  # less slow than that, for so long: a neighbour has left by then
     doubt_s: float = 3.0  # until a doubt about all is told: whether users fail is known by then

@@ -173,7 +173,7 @@ class ProbingDetector:
         An end of its process drops the counts of a replica.
         """
         if isinstance(fact, AttemptsSeen):
-            self._lateness.users_waited(fact, now)
+            self._lateness.users_seen(fact, now)
             return NOTHING
         if isinstance(fact, CanariesDoubted):
             return self._doubted(fact, now) if fact.model in self._speak else NOTHING
@@ -307,11 +307,9 @@ class ProbingDetector:
     def _tells(self, book: _Book, fact: CanaryAnswered, flow: PieceFlow, now: int) -> bool:
         """Whether an answer in pieces says something of a replica that serves others meanwhile."""
         beside = fact.running or 0
-        if beside and fact.beside_long:
-            return False  # engines give whole steps to a prompt that they read
         if flow is PieceFlow.STEADY:
             return self._lateness.late_all_along(fact, now)
-        late = self._lateness.began_late(fact) and self._lateness.users_wait(fact.replica, now)
+        late = self._lateness.began_late(fact) and self._lateness.users_wait(fact, now)
         twice = book.aparts > 1 or late or not _came(fact).paused_once
         heard = self._lateness.peer_answered(fact.replica, now)
         return beside <= 1 or (beside <= _SOME and twice and heard)

@@ -2,8 +2,8 @@
 
     by the whole answer ─► slower than a neighbour explains, in doublings, 0.7 of one at most
     by its tokens ──────► slow all along (``pace``): counts for 1
-        └─► 2 in all, over three canaries in a row; or over two that were slow all along,
-            while a peer was in good time ─► CANARY_SLOW
+        └─► 2 in all, over three canaries in a row; or over two that were slow all along with
+            little beside them, for 10 s, while a peer was in good time ─► CANARY_SLOW
 
 Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
 defined there too. Here slow ones add up by how slow they are: three that take four times as long
@@ -11,7 +11,8 @@ are a sign, five that take three times as long, and half the speed only after tw
 Neighbours on its host take half of a replica's speed for a while, and no more. What is usual is
 learned where nothing ran beside. The whole of an answer beside users' requests says nothing, for
 its first token may have waited for theirs, and the row goes on behind it; its tokens do, beside a
-few users. Users whose own first tokens were many times late meanwhile count for one more canary.
+few users. Where those had a few hundred tokens at most, read and written, it is as if none were
+there: an engine gives a part of every step to the prompts that it reads, and these are read soon.
 
 A neighbour and a stall of its own together take as much as an illness does. Where the replicas on
 one host, of whatever models, are slower than each was itself, its host is: what is usual is longer
@@ -32,7 +33,7 @@ from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.health.baseline import UsualLatency
-from holdfast.core.types import nanos, seconds
+from holdfast.core.types import SECOND, nanos, seconds
 
 Found = tuple[Sign, str, dict[str, float]]  # a sign, its text for people, its numbers
 _USUAL_MIN: Final = 3  # canaries of its own before they are compared with
@@ -44,6 +45,11 @@ _HOST_SLOW: Final = 1.2  # × usual latency: a host below it is not slow, canari
 _HOST_FACTOR: Final = 1.5  # × what its slow host explains: a replica up to it is not slow itself
 _USERS_LATE: Final = 3.0  # times what is usual for their prompts; load alone makes two of it
 _USERS_FRESH: Final = nanos(15.0)  # how long their waits count beside a canary
+_LITTLE: Final = 256  # tokens: of prompts and answers; any engine reads as many in seconds
+_WORK_FACTOR: Final = 2.0  # × how long tokens may take beside more than that
+_TOLD: Final = nanos(2.5)  # after this, what users had beside a canary's beginning has been told
+_HELD: Final = nanos(10.0)  # from the first, or from late users, to the last: bursts are shorter
+_LOOKS: Final = 32  # at users' work, of which there is one a second
 _FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
 
 
@@ -51,8 +57,8 @@ class _Book:
     """How long one replica's canaries took so far."""
 
     __slots__ = (
-        *("idle", "idle_at", "latest_at", "latest_s", "pace", "row", "slow_at", "slow_from"),
-        *("slow_sum", "steadies", "usual", "users_late_at"),
+        *("idle", "idle_at", "latest_at", "latest_s", "pace", "row", "row_from", "slow_at"),
+        *("slow_from", "slow_sum", "steadies", "usual", "users_late_at", "users_late_from", "work"),
     )
 
     def __init__(self) -> None:
@@ -64,9 +70,13 @@ class _Book:
         self.idle_at = 0  # when the last of them came
         self.row = 0  # slow ones in a row
         self.slow_at = self.slow_from = 0  # the last of the row, and the first
+        self.row_from = 0  # when the first of the row was asked
         self.slow_sum = 0.0  # how much slower than usual they were, added up over the row
         self.steadies = 0  # of the row, those that were late all along
-        self.users_late_at = 0  # users' first tokens were all late, at that look; 0: not so
+        # Users' first tokens were all late, from that look on, at that one last; 0: not so.
+        self.users_late_from = self.users_late_at = 0
+        # When, tokens that users got since the look before, and those of prompts that wait there.
+        self.work: deque[tuple[int, int, int | None]] = deque(maxlen=_LOOKS)
 
     def in_time(self) -> None:
         """End the row of slow ones."""
@@ -103,11 +113,19 @@ class CanaryLateness:
 
     # --- what is told -----------------------------------------------------------------------------
 
-    def users_waited(self, fact: AttemptsSeen, now: int) -> None:
-        """Note whether users there wait many times as long as is usual, every one of them."""
+    def users_seen(self, fact: AttemptsSeen, now: int) -> None:
+        """Note what users' requests there read and wrote, and whether all of them wait for long."""
         book = self._books.get(fact.replica)
-        if book is not None and fact.waits:
-            book.users_late_at = now if min(fact.waits) >= _USERS_LATE else 0
+        if book is None:
+            return
+        book.work.append((now, fact.tokens, fact.prompts))
+        if not fact.waits:
+            return
+        if min(fact.waits) < _USERS_LATE:
+            book.users_late_from = book.users_late_at = 0
+            return
+        book.users_late_from = book.users_late_from or now
+        book.users_late_at = now
 
     def right(self, fact: CanaryAnswered, now: int) -> Found | None:
         """Take a right answer, in good time or late; return a sign if it is one too many."""
@@ -148,15 +166,35 @@ class CanaryLateness:
     def late_all_along(self, fact: CanaryAnswered, now: int) -> bool:
         """Whether the tokens of a canary came many times slower than usual, every one of them.
 
-        Beside more than a few users, or a long prompt, that says nothing: engines give a part of
-        every step to the prompts that they read.
+        Beside more than a few users that says nothing; beside much work of theirs, they may take
+        longer.
         """
-        if fact.beside_long or (fact.running or 0) > _FEW:
+        if (fact.running or 0) > _FEW:
             return False
         peers = [peer.pace for peer in self._peers(fact.replica)]
-        host = self._host_slowness(fact.replica, now)
+        explained = self._host_slowness(fact.replica, now)
+        if not self._little_beside(fact, now):
+            explained *= _WORK_FACTOR
         pace = self._book(fact.replica).pace
-        return pace.is_slow(fact, peers, now, fresh=self._fresh, host_slowness=host)
+        return pace.is_slow(fact, peers, now, fresh=self._fresh, explained=explained)
+
+    def _little_beside(self, fact: CanaryAnswered, now: int) -> bool:
+        """Whether users had nothing or little to read and write beside a canary; unknown is much.
+
+        The look before it counts, too: what is told was up to a second ago. And of a short one it
+        is not known yet.
+        """
+        if not fact.running:
+            return True
+        took = nanos(fact.latency_s or 0.0)
+        if took < _TOLD:
+            return False
+        since = now - took - SECOND
+        looks = [one for one in self._book(fact.replica).work if one[0] >= since]
+        waiting = [prompts for _, _, prompts in looks if prompts is not None]
+        if not looks or len(waiting) < len(looks):
+            return False
+        return sum(tokens for _, tokens, _ in looks) + max(waiting) <= _LITTLE
 
     def began_late(self, fact: CanaryAnswered) -> bool:
         """Whether its first piece took seconds longer than its whole answers usually take."""
@@ -166,10 +204,14 @@ class CanaryLateness:
         first_s = fact.latency_s - (fact.moved_s or 0.0) - (fact.quiet_s or 0.0)
         return first_s >= usual_s + APART_S
 
-    def users_wait(self, replica: str, now: int) -> bool:
-        """Whether users' first tokens were late there, at the last look that had some."""
-        late_at = self._book(replica).users_late_at
-        return late_at > 0 and now - late_at <= _USERS_FRESH
+    def users_wait(self, fact: CanaryAnswered, now: int) -> bool:
+        """Whether users beside a canary waited many times too long for first tokens, too.
+
+        With little to read: else their own prompts may be why.
+        """
+        late_at = self._book(fact.replica).users_late_at
+        late = late_at > 0 and now - late_at <= _USERS_FRESH
+        return late and self._little_beside(fact, now)
 
     def peer_answered(self, replica: str, now: int) -> bool:
         """Whether a peer answered a canary lately."""
@@ -182,19 +224,22 @@ class CanaryLateness:
         """Add one slow canary, finished or not, to its row; return a sign if that is enough."""
         book.row += 1
         book.slow_at = now
-        book.slow_from = now if book.row == 1 else book.slow_from
+        if book.row == 1:
+            book.slow_from, book.row_from = now, now - nanos(fact.latency_s or 0.0)
         slowness = self._slowness(book, fact, now)
-        late = self.late_all_along(fact, now)
-        if late:
-            slowness = _STEADY_MOST
-            book.steadies += 1
+        if self.late_all_along(fact, now):
+            slowness = _SLOW_MOST
+            if self._little_beside(fact, now):
+                slowness = _STEADY_MOST
+                book.steadies += 1
         # Without anything to compare with, the word of whoever judged it counts.
         book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
-        users = int(late and self.users_wait(fact.replica, now))
-        weight = book.slow_sum + users * _STEADY_MOST
-        enough = weight >= self._config.slow_sum or now - book.slow_from >= self._slow
-        steady = book.steadies + users >= self._config.steady_row
-        steady = steady and self._peer_in_time(book, fact, now)
+        enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
+        began = book.row_from
+        if self.users_wait(fact, now):
+            began = min(began, book.users_late_from)
+        steady = book.steadies >= self._config.steady_row and now - began >= _HELD
+        steady = steady and self._peer_in_time(book, fact)
         if not enough or not (book.row >= self._config.slow_row or steady):
             return None
         if self._fleet_is_slow(fact.replica, now):
@@ -204,8 +249,6 @@ class CanaryLateness:
     @staticmethod
     def _told(book: _Book, fact: CanaryAnswered) -> Found:
         text = f"{book.row} canaries in a row took much longer than usual"
-        if book.row == 1:
-            text = "users' first tokens came many times late, and all tokens of a canary did"
         numbers = {"canaries": float(book.row)}
         if fact.latency_s is not None:
             text += f", the last after {fact.latency_s:.1f} s"
@@ -234,13 +277,10 @@ class CanaryLateness:
         known = ([] if own_s is None else [own_s]) + ([median(theirs)] if theirs else [])
         return max(known, default=None)
 
-    def _peer_in_time(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
-        """Whether a peer answered in good time since this row of slow ones began.
-
-        A row of one began when it was asked.
-        """
-        since = now - nanos(fact.latency_s or 0.0) if book.row == 1 else book.slow_from
-        return any(peer.latest_at > since and not peer.row for peer in self._peers(fact.replica))
+    def _peer_in_time(self, book: _Book, fact: CanaryAnswered) -> bool:
+        """Whether a peer was asked and answered in good time since this row of slow ones began."""
+        peers = self._peers(fact.replica)
+        return any(peer.latest_at > book.slow_from and not peer.row for peer in peers)
 
     def _as_its_host(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
         """Whether its host is slow at present, and that explains how long a canary took."""

@@ -1,7 +1,7 @@
 """Measures how fast the tokens of a canary's answer came, once the first was there.
 
     first piece ... last piece, without the longest pause between two of them ─► steady time
-        ├─► 4 times what is usual for this replica, with nothing beside
+        ├─► 5 times what is usual for this replica, with nothing beside
         └─► and 2.5 times what its peers took last ─► slow all along
 
 The first token waits for whoever's prompt is read before it. The tokens after it come at the speed
@@ -22,8 +22,8 @@ from holdfast.core.diagnose.facts import CanaryAnswered
 from holdfast.core.health.baseline import UsualLatency
 from holdfast.core.types import nanos, seconds
 
-_USUAL_MIN: Final = 3  # answers of its own before they are compared with
-_USUAL_FACTOR: Final = 4.0  # a few users beside it, or a neighbour, make three of it
+_USUAL_MIN: Final = 8  # answers of its own before the pool's are left out: fewer vary by half
+_USUAL_FACTOR: Final = 5.0  # a few users beside it, or a neighbour, make three of it
 _PEERS_FACTOR: Final = 2.5  # of what peers took last, with users beside them or without
 _FLOOR_S: Final = 0.25  # beyond the usual: below it nobody notices
 
@@ -73,14 +73,14 @@ class AnswerPace:
         now: int,
         *,
         fresh: int,
-        host_slowness: float = 1.0,
+        explained: float = 1.0,
     ) -> bool:
         """Return whether this answer was slow all along: by its own past and by its peers' latest.
 
         Until it has a past, that of all of them counts. ``fresh`` (ns) is how long a peer's answer
-        is its latest, and ``host_slowness`` how many times as long the others on its host take than
-        usual. False where there is nothing to compare with, and for an answer in one piece, of
-        which nobody knows when its tokens came.
+        is its latest, and ``explained`` how many times as long as usual it may take for reasons
+        that are known. False where there is nothing to compare with, and for an answer in one
+        piece, of which nobody knows when its tokens came.
         """
         if fact.moved_s is None or fact.gap_s is None:
             return False
@@ -89,7 +89,7 @@ class AnswerPace:
         lately = [one_s for peer in peers if (one_s := peer.latest(now, fresh)) is not None]
         if not usual:
             return False
-        usual_s = host_slowness * median(usual)
+        usual_s = explained * median(usual)
         least_s = _PEERS_FACTOR * median(lately) if lately else 0.0
         took_s = fact.moved_s - fact.gap_s
         return took_s >= max(_USUAL_FACTOR * usual_s, usual_s + _FLOOR_S, least_s)
