@@ -51,11 +51,11 @@ def slow(pace, took_s, *peers, **more):
 @pytest.mark.parametrize(
     ("took_s", "peers", "found"),
     [
-        (1.4, [0.3], False),  # less than five times its own
-        (1.6, [0.3], True),
-        (1.6, [], True),
-        (1.6, [0.7, 0.7], False),  # its peers are slower as well
-        (1.6, [0.7, 0.3, 0.3], True),  # one of them is
+        (1.7, [0.3], False),  # less than six times its own
+        (1.9, [0.3], True),
+        (1.9, [], True),
+        (1.9, [0.8, 0.8], False),  # its peers are slower as well
+        (1.9, [0.8, 0.3, 0.3], True),  # one of them is
     ],
 )
 def test_slow_is_by_its_own_past_and_by_its_peers(took_s, peers, found):
@@ -63,14 +63,14 @@ def test_slow_is_by_its_own_past_and_by_its_peers(took_s, peers, found):
 
 
 def test_a_peer_of_long_ago_excuses_nothing():
-    fact = answer(1.7, 0.1)
-    assert not known().is_slow(fact, lately(0.7), 60 * SECOND, fresh=60 * SECOND)
-    assert known().is_slow(fact, lately(0.7), 70 * SECOND, fresh=60 * SECOND)
+    fact = answer(2.0, 0.1)
+    assert not known().is_slow(fact, lately(0.8), 60 * SECOND, fresh=60 * SECOND)
+    assert known().is_slow(fact, lately(0.8), 70 * SECOND, fresh=60 * SECOND)
 
 
 def test_a_known_reason_excuses_as_much_as_it_explains():
-    assert not slow(known(), 2.9, explained=2.0)
-    assert slow(known(), 3.1, explained=2.0)
+    assert not slow(known(), 3.5, explained=2.0)
+    assert slow(known(), 3.7, explained=2.0)
 
 
 def test_what_nobody_notices_is_not_slow():
@@ -79,9 +79,9 @@ def test_what_nobody_notices_is_not_slow():
 
 
 def test_until_it_has_a_past_that_of_the_whole_pool_counts():
-    assert slow(known(took_s=0.6, count=2), 1.6, known(), known())
-    assert slow(AnswerPace(), 1.6, known(count=1))
-    assert not slow(known(took_s=0.6, count=8), 1.6, known(), known())  # its own: a slower machine
+    assert slow(known(took_s=0.6, count=2), 1.9, known(), known())
+    assert slow(AnswerPace(), 1.9, known(count=1))
+    assert not slow(known(took_s=0.6, count=8), 1.9, known(), known())  # its own: a slower machine
     assert not slow(AnswerPace(), 9.0, *lately(0.3))
 
 
@@ -90,7 +90,7 @@ def test_an_answer_in_one_piece_is_learned_and_never_slow():
     for at in range(3):
         pace.add(answer(latency_s=0.3), at, usual=True)
     assert not pace.is_slow(answer(latency_s=30.0), (), SECOND, fresh=SECOND)
-    assert slow(pace, 1.6)
+    assert slow(pace, 1.9)
 
 
 def test_the_latest_is_forgotten_and_what_is_unusual_is_not_learned():

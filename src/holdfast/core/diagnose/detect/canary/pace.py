@@ -1,7 +1,7 @@
 """Measures how fast the tokens of a canary's answer came, once the first was there.
 
     first piece ... last piece, without the longest pause between two of them ─► steady time
-        ├─► 5 times what is usual for this replica, with nothing beside
+        ├─► 6 times what is usual for this replica, with nothing beside
         └─► and 2.5 times what its peers took last ─► slow all along
 
 The first token waits for whoever's prompt is read before it. The tokens after it come at the speed
@@ -23,7 +23,7 @@ from holdfast.core.health.baseline import UsualLatency
 from holdfast.core.types import nanos, seconds
 
 _USUAL_MIN: Final = 8  # answers of its own before the pool's are left out: fewer vary by half
-_USUAL_FACTOR: Final = 5.0  # a few users beside it, or a neighbour, make three of it
+_USUAL_FACTOR: Final = 6.0  # a few users beside it and a neighbour make four of it
 _PEERS_FACTOR: Final = 2.5  # of what peers took last, with users beside them or without
 _FLOOR_S: Final = 0.25  # beyond the usual: below it nobody notices
 
