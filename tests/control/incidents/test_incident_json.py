@@ -112,6 +112,7 @@ def test_the_members_of_a_line_are_a_promise() -> None:
         ("waits", []),
         ("unread", 0),
         ("explained_s", None),
+        ("prompts", None),
     ]
     assert fact_line(7, Looked()) == b'{"at":7,"kind":"Looked"}'
 
