@@ -210,6 +210,15 @@ def test_late_answers_beside_much_work_take_three_and_must_be_later(much):
     assert signs(made(), *USUAL, *[LITTLE, late, well] * 2, every=3) == [Sign.CANARY_SLOW]
 
 
+@pytest.mark.parametrize(("ago", "named"), [(1, True), (40, False)])
+def test_users_who_wait_now_make_a_row_older_and_those_of_long_ago_do_not(ago, named):
+    well = canary("pass", "r2", latency_s=0.4, running=0)
+    waits, beside = replace(LITTLE, waits=(12.0,)), replace(LATE, progress=True, running=2)
+    begun = (*USUAL, waits, *[LITTLE] * ago, *[waits] * named, *[LITTLE] * (8 * named), waits)
+    found = signs(made(), *begun, LITTLE, beside, well, LITTLE, beside)
+    assert (found == [Sign.CANARY_SLOW]) is named
+
+
 def test_a_late_first_token_beside_a_user_says_nothing():
     well = canary("pass", "r2", latency_s=0.4, running=0)
     behind = canary("pass", latency_s=4.5, moved_s=0.3, gap_s=0.1, running=1)

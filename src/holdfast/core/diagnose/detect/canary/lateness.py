@@ -45,7 +45,7 @@ _HOST_SLOW: Final = 1.2  # × usual latency: a host below it is not slow, canari
 _HOST_FACTOR: Final = 1.5  # × what its slow host explains: a replica up to it is not slow itself
 _USERS_LATE: Final = 3.0  # times what is usual for their prompts; load alone makes two of it
 _USERS_FRESH: Final = nanos(15.0)  # how long their waits count beside a canary
-_LITTLE: Final = 256  # tokens: of prompts and answers; any engine reads as many in seconds
+_LITTLE: Final = 256  # tokens that users read and wrote beside a canary: the work of seconds
 _WORK_FACTOR: Final = 1.5  # × how long tokens may take beside more than that
 _TOLD: Final = nanos(2.5)  # after this, what users had beside a canary's beginning has been told
 _HELD: Final = nanos(10.0)  # from the first, or from late users, to the last: bursts are shorter
@@ -67,7 +67,7 @@ class _Book:
         self.usual = UsualLatency()  # of those in good time, with nothing beside them
         self.pace = AnswerPace()  # of the tokens after the first
         self.idle: deque[float] = deque(maxlen=_IDLE)  # latest latencies (s) on an idle engine
-        self.idle_at = 0  # when the last of them came
+        self.idle_at = 0  # when the last latency on an idle engine came
         self.row = 0  # slow ones in a row
         self.slow_at = self.slow_from = 0  # the last of the row, and the first
         self.row_from = 0  # when the first of the row was asked
@@ -124,7 +124,8 @@ class CanaryLateness:
         if min(fact.waits) < _USERS_LATE:
             book.users_late_from = book.users_late_at = 0
             return
-        book.users_late_from = book.users_late_from or now
+        if now - book.users_late_at > _USERS_FRESH:  # the first, or those before were long ago
+            book.users_late_from = now
         book.users_late_at = now
 
     def right(self, fact: CanaryAnswered, now: int) -> Found | None:
