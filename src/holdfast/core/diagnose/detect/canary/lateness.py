@@ -1,9 +1,9 @@
 """Adds up how late a replica's canaries are, until that is a sign.
 
     by the whole answer ─► slower than a neighbour explains, in doublings, 0.7 of one at most
-    by its tokens ──────► slow all along (``pace``): counts for 1
+    by its tokens ──────► slow all along (``pace``): counts for 1, on a slow host for 0.7
         └─► 2 in all, over three canaries in a row; or over two that were slow all along with
-            little beside them, for 10 s, while a peer was in good time ─► CANARY_SLOW
+            nothing to blame, for 10 s, while a peer was in good time ─► CANARY_SLOW
 
 Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
 defined there too. Here slow ones add up by how slow they are: three that take four times as long
@@ -17,7 +17,9 @@ there: an engine gives a part of every step to the prompts that it reads, and th
 A neighbour and a stall of its own together take as much as an illness does. Where the replicas on
 one host, of whatever models, are slower than each was itself, its host is: what is usual is longer
 there by as much, up to a neighbour's part, and a late answer that this explains is in good time. A
-host that lost more than half of its speed is ill itself, and its replicas are told.
+host that lost more than half of its speed is ill itself, and its replicas are told. Stalls last
+longer there, too: beside a busy neighbour a real engine was recorded at a sixth of its speed for
+ten seconds, and alone never for two. So it takes a third canary.
 """
 
 from collections import deque
@@ -147,11 +149,12 @@ class CanaryLateness:
         if not passed and self._as_its_host(book, fact, now):
             book.in_time()
             return None
-        return self._add(book, fact, now)
+        return self._add(book, fact, now, late=late)
 
     def unended(self, fact: CanaryAnswered, now: int) -> Found | None:
         """Take an answer that came steadily and was not complete in time, like a late one."""
-        return self._add(self._book(fact.replica), fact, now)
+        late = self.late_all_along(fact, now)
+        return self._add(self._book(fact.replica), fact, now, late=late)
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -221,16 +224,19 @@ class CanaryLateness:
 
     # --- how late ---------------------------------------------------------------------------------
 
-    def _add(self, book: _Book, fact: CanaryAnswered, now: int) -> Found | None:
-        """Add one slow canary, finished or not, to its row; return a sign if that is enough."""
+    def _add(self, book: _Book, fact: CanaryAnswered, now: int, *, late: bool) -> Found | None:
+        """Add one slow canary, finished or not, to its row; return a sign if that is enough.
+
+        ``late``: it was so all along.
+        """
         book.row += 1
         book.slow_at = now
         if book.row == 1:
             book.slow_from, book.row_from = now, now - nanos(fact.latency_s or 0.0)
         slowness = self._slowness(book, fact, now)
-        if self.late_all_along(fact, now):
+        if late:
             slowness = _SLOW_MOST
-            if self._little_beside(fact, now):
+            if self._little_beside(fact, now) and self._host_slowness(fact.replica, now) == 1:
                 slowness = _STEADY_MOST
                 book.steadies += 1
         # Without anything to compare with, the word of whoever judged it counts.
