@@ -205,26 +205,23 @@ def test_what_others_on_its_host_took_minutes_ago_or_beside_users_excuses_nobody
     assert signs(busy, *beside, *slow) == [Sign.CANARY_SLOW]
 
 
-def test_on_a_slow_host_it_takes_three_answers_that_are_late_all_along():
-    # A stall beside a neighbour lasts for ten seconds: two canaries may meet the same.
-    late = {"moved_s": 3.0, "gap_s": 0.3}
-    rows = {}
-    for mate in (1.0, 1.7):
-        census = ReplicaRegistry()
-        for name, model in (("r1", "m"), ("r2", "m"), ("mate", "other")):
-            census.take(Declared(name, model, "1", "" if name == "r2" else "host"))
-        detector = ProbingDetector(ProbingConfig(), census)
-        found = []
-        for at in range(-8, 3):
-            for name, times in (("r1", 10.0), ("mate", mate), ("r2", 1.0)):
-                now = (10 * at + ("r1", "mate", "r2").index(name)) * SECOND
-                took_s = 0.336 * (times if at >= 0 or (name == "mate" and at >= -3) else 1.0)
-                how = late if took_s > 3 else {"moved_s": 0.3, "gap_s": 0.04}
-                verdict = "slow" if took_s > 3 else "pass"
-                fact = canary(verdict, name, latency_s=took_s, running=0, **how)
-                found += [at + 1 for _ in detector.take(fact, now)]
-        rows[mate] = found[0]
-    assert rows == {1.0: 2, 1.7: 3}
+@pytest.mark.parametrize(("mate", "apart", "named"), [(1.0, 6, 2), (1.7, 6, 3), (1.7, 9, 2)])
+def test_on_a_slow_host_late_answers_are_a_sign_after_longer(mate, apart, named):
+    # A stall beside a neighbour lasts for ten seconds: two canaries may meet the same one.
+    census = ReplicaRegistry()
+    for name, model, host in (("r1", "m", "host"), ("mate", "other", "host"), ("r2", "m", "")):
+        census.take(Declared(name, model, "1", host))
+    detector = ProbingDetector(ProbingConfig(), census)
+    found = []
+    for at in range(-8, 4):
+        for place, name in enumerate(("r1", "mate", "r2")):
+            times = {"r1": 15.0 if at >= 0 else 1.0, "mate": mate if at >= -3 else 1.0}.get(name, 1)
+            moved_s, gap_s = 0.3 * times, 0.03 * times
+            verdict = "slow" if times >= 2 else "pass"
+            how = {"latency_s": 0.336 * times, "running": 0, "moved_s": moved_s, "gap_s": gap_s}
+            now = (apart * at + place) * SECOND
+            found += [at + 1 for _ in detector.take(canary(verdict, name, **how), now)]
+    assert found[0] == named
 
 
 def test_half_the_speed_is_a_sign_after_twenty_minutes():

@@ -1,9 +1,9 @@
 """Adds up how late a replica's canaries are, until that is a sign.
 
     by the whole answer ─► slower than a neighbour explains, in doublings, 0.7 of one at most
-    by its tokens ──────► slow all along (``pace``): counts for 1, on a slow host for 0.7
-        └─► 2 in all, over three canaries in a row; or over two that were slow all along with
-            nothing to blame, for 10 s, while a peer was in good time ─► CANARY_SLOW
+    by its tokens ──────► slow all along (``pace``): counts for 1
+        └─► 2 in all, over three canaries in a row; or over two that were slow all along with little
+            beside them, for 10 s (13 on a slow host), while a peer was in good time ─► CANARY_SLOW
 
 Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
 defined there too. Here slow ones add up by how slow they are: three that take four times as long
@@ -19,7 +19,7 @@ one host, of whatever models, are slower than each was itself, its host is: what
 there by as much, up to a neighbour's part, and a late answer that this explains is in good time. A
 host that lost more than half of its speed is ill itself, and its replicas are told. Stalls last
 longer there, too: beside a busy neighbour a real engine was recorded at a sixth of its speed for
-ten seconds, and alone never for two. So it takes a third canary.
+ten seconds, and alone never for two.
 """
 
 from collections import deque
@@ -51,6 +51,7 @@ _LITTLE: Final = 256  # tokens that users read and wrote beside a canary: the wo
 _WORK_FACTOR: Final = 1.5  # × how long tokens may take beside more than that
 _TOLD: Final = nanos(2.5)  # after this, what users had beside a canary's beginning has been told
 _HELD: Final = nanos(10.0)  # from the first, or from late users, to the last: bursts are shorter
+_HELD_BESIDE: Final = nanos(13.0)  # the same on a slow host, where bursts are longer
 _LOOKS: Final = 32  # at users' work, of which there is one a second
 _FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
 
@@ -236,7 +237,7 @@ class CanaryLateness:
         slowness = self._slowness(book, fact, now)
         if late:
             slowness = _SLOW_MOST
-            if self._little_beside(fact, now) and self._host_slowness(fact.replica, now) == 1:
+            if self._little_beside(fact, now):
                 slowness = _STEADY_MOST
                 book.steadies += 1
         # Without anything to compare with, the word of whoever judged it counts.
@@ -245,7 +246,8 @@ class CanaryLateness:
         began = book.row_from
         if self.users_wait(fact, now):
             began = min(began, book.users_late_from)
-        steady = book.steadies >= self._config.steady_row and now - began >= _HELD
+        held = _HELD if self._host_slowness(fact.replica, now) == 1 else _HELD_BESIDE
+        steady = book.steadies >= self._config.steady_row and now - began >= held
         steady = steady and self._peer_in_time(book, fact)
         if not enough or not (book.row >= self._config.slow_row or steady):
             return None
