@@ -110,6 +110,21 @@ def test_few_behind_one_prompt_say_nothing():
     assert not play(detector, 52, 8, a=(1.0,), b=USUAL, c=USUAL)
 
 
+@pytest.mark.parametrize(("mate_s", "told_at"), [(0.4, 30), (0.6, 33)])
+def test_on_a_slow_host_users_must_wait_for_longer_than_a_stall_there(mate_s, told_at):
+    census = ReplicaRegistry()
+    for name, model in (("a", "m"), ("b", "m"), ("c", "m"), ("mate", "other")):
+        census.take(Declared(name, model, "1", "host" if name in ("a", "mate") else ""))
+    detector = SlownessDetector(SlownessConfig(), census)
+    for at in range(20):
+        took_s = 0.4 if at < 15 else mate_s
+        fact = CanaryAnswered("mate", CanaryVerdict.PASS, latency_s=took_s, running=0)
+        detector.take(fact, at * SECOND)
+    play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)
+    told = play(detector, 20, 30, a=SLOW, b=USUAL, c=USUAL)
+    assert told[0].at == told_at * SECOND
+
+
 def test_one_that_is_full_and_works_as_much_as_its_peers_is_not_slow():
     detector = made()
     play(detector, 0, 20, a=USUAL, b=USUAL, c=USUAL)

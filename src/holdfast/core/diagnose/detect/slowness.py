@@ -4,8 +4,9 @@
         └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s,
             or each one of the last five and more is, and twice as long as nine of ten at its
             peers, for 10 s,
-            it gives fewer than half the tokens of its peers, none was so in the last minute,
-            and no canary just now took less than twice as long as theirs ─► SLOW_ANSWERS
+            (for 13 s if its host is slow), it gives fewer than half the tokens of its peers, none
+            was so in the last minute, and no canary just now took less than twice as long as
+            theirs ─► SLOW_ANSWERS
 
 Canaries judge latency only where nothing else runs, because beside a long prompt the same question
 takes longer. A replica that is never idle is therefore judged here, by its users' own waits. They
@@ -30,6 +31,8 @@ from itertools import takewhile
 from statistics import median
 from typing import ClassVar, Final
 
+from holdfast.core.canary import CanaryVerdict
+from holdfast.core.diagnose.detect.canary.idle import STALL_BESIDE, IdleCanaries
 from holdfast.core.diagnose.detect.detector import NOTHING, Pace
 from holdfast.core.diagnose.evidence import Evidence, Sign
 from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered, ProcessEnded
@@ -40,6 +43,7 @@ _SAMPLES_MAX: Final = 256  # of one replica
 _IN_TURNS_S: Final = (
     60.0  # a peer that was as slow so lately: they share the load, and it is too much
 )
+_FRESH: Final = nanos(60.0)  # how long canaries on idle engines tell of their host
 _QUICK: Final = 2.0  # times what its peers' canaries take: half way from well to slow, and no more
 
 
@@ -103,6 +107,7 @@ class SlownessDetector:
         self._hold = nanos(config.hold_s)
         self._row_hold = nanos(max(config.row_hold_s, config.hold_s))
         self._books: dict[str, _Book] = {}
+        self._idle = IdleCanaries(census, _FRESH)
         self._pace = Pace()
 
     def take(
@@ -124,6 +129,7 @@ class SlownessDetector:
         if isinstance(fact, CanaryAnswered):
             if fact.verdict.right and fact.latency_s is not None:
                 book.canary_at, book.canary_s = now, fact.latency_s
+                self._idle.add(fact, now, usual=fact.verdict is CanaryVerdict.PASS)
             return NOTHING
         book.tokens.append((now, fact.tokens))
         if not fact.waits:
@@ -134,6 +140,7 @@ class SlownessDetector:
     def forget(self, replica: str) -> None:
         """Drop the waits, tokens and canary of a replica; an end of its process does the same."""
         self._books.pop(replica, None)
+        self._idle.forget(replica)
         self._pace.over(replica)
 
     def _lately(self, book: _Book, now: int) -> list[float]:
@@ -151,7 +158,8 @@ class SlownessDetector:
         there = median(peers)
         least = config.factor * max(1.0, there)
         row = self._row(book, max(least, config.row_tail * _late(peers)), now)
-        if len(row) >= config.row_min and now - row[0][0] >= self._row_hold:
+        stall = STALL_BESIDE if self._idle.host_slowness(replica, now) > 1 else 0
+        if len(row) >= config.row_min and now - row[0][0] >= max(self._row_hold, stall):
             own, book.since = [wait for _, wait in row], row[0][0]
         elif len(own) < config.samples_min:
             return NOTHING
@@ -170,7 +178,7 @@ class SlownessDetector:
             return NOTHING
         if book.since is None:
             book.since = now
-        if now - book.since < self._hold or not self._pace.due(replica, now):
+        if now - book.since < max(self._hold, stall) or not self._pace.due(replica, now):
             return NOTHING
         text = (
             f"its users wait {here:.1f} times as long for a first token as is usual for their "

@@ -18,8 +18,7 @@ A neighbour and a stall of its own together take as much as an illness does. Whe
 one host, of whatever models, are slower than each was itself, its host is: what is usual is longer
 there by as much, up to a neighbour's part, and a late answer that this explains is in good time. A
 host that lost more than half of its speed is ill itself, and its replicas are told. Stalls last
-longer there, too: beside a busy neighbour a real engine was recorded at a sixth of its speed for
-ten seconds, and alone never for two.
+longer on a slow host (``idle``), too.
 """
 
 from collections import deque
@@ -30,20 +29,16 @@ from typing import Final
 from holdfast.core.canary import CanaryVerdict
 from holdfast.core.canary_overtime import APART_S
 from holdfast.core.diagnose.detect.canary.config import ProbingConfig
+from holdfast.core.diagnose.detect.canary.idle import NEIGHBOUR, STALL_BESIDE, IdleCanaries
 from holdfast.core.diagnose.detect.canary.pace import AnswerPace
 from holdfast.core.diagnose.evidence import Sign
 from holdfast.core.diagnose.facts import AttemptsSeen, CanaryAnswered
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
-from holdfast.core.health.baseline import UsualLatency
-from holdfast.core.types import SECOND, nanos, seconds
+from holdfast.core.types import SECOND, nanos
 
 Found = tuple[Sign, str, dict[str, float]]  # a sign, its text for people, its numbers
-_USUAL_MIN: Final = 3  # canaries of its own before they are compared with
 _SLOW_MOST: Final = 0.7  # of one canary: a single stall, however long, is one
 _STEADY_MOST: Final = 1.0  # of one that was late all along: no single stall explains it
-_NEIGHBOUR: Final = 1.25  # doublings: 2.4 times as long
-_IDLE: Final = 5  # latest canaries on an idle engine; their median is a replica's latency now
-_HOST_SLOW: Final = 1.2  # × usual latency: a host below it is not slow, canaries vary by as much
 _HOST_FACTOR: Final = 1.5  # × what its slow host explains: a replica up to it is not slow itself
 _USERS_LATE: Final = 3.0  # times what is usual for their prompts; load alone makes two of it
 _USERS_FRESH: Final = nanos(15.0)  # how long their waits count beside a canary
@@ -51,7 +46,6 @@ _LITTLE: Final = 256  # tokens that users read and wrote beside a canary: the wo
 _WORK_FACTOR: Final = 1.5  # × how long tokens may take beside more than that
 _TOLD: Final = nanos(2.5)  # after this, what users had beside a canary's beginning has been told
 _HELD: Final = nanos(10.0)  # from the first, or from late users, to the last: bursts are shorter
-_HELD_BESIDE: Final = nanos(13.0)  # the same on a slow host, where bursts are longer
 _LOOKS: Final = 32  # at users' work, of which there is one a second
 _FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
 
@@ -60,17 +54,14 @@ class _Book:
     """How long one replica's canaries took so far."""
 
     __slots__ = (
-        *("idle", "idle_at", "latest_at", "latest_s", "pace", "row", "row_from", "slow_at"),
-        *("slow_from", "slow_sum", "steadies", "usual", "users_late_at", "users_late_from", "work"),
+        *("latest_at", "latest_s", "pace", "row", "row_from", "slow_at", "slow_from", "slow_sum"),
+        *("steadies", "users_late_at", "users_late_from", "work"),
     )
 
     def __init__(self) -> None:
         self.latest_s = 0.0  # of its last right answer; 0 = nobody measured
         self.latest_at = 0
-        self.usual = UsualLatency()  # of those in good time, with nothing beside them
         self.pace = AnswerPace()  # of the tokens after the first
-        self.idle: deque[float] = deque(maxlen=_IDLE)  # latest latencies (s) on an idle engine
-        self.idle_at = 0  # when the last latency on an idle engine came
         self.row = 0  # slow ones in a row
         self.slow_at = self.slow_from = 0  # the last of the row, and the first
         self.row_from = 0  # when the first of the row was asked
@@ -86,16 +77,6 @@ class _Book:
         self.row = self.steadies = 0
         self.slow_sum = 0.0
 
-    def usual_s(self) -> float | None:
-        """What its answers usually take with nothing beside them; ``None`` = not known yet."""
-        return seconds(self.usual.median()) if len(self.usual) >= _USUAL_MIN else None
-
-    def slowed(self, now: int, fresh: int) -> float | None:
-        """How many times as long as usual its canaries take now; ``None`` = not known."""
-        usual_s = self.usual_s()
-        known = len(self.idle) >= _USUAL_MIN and 0 <= now - self.idle_at <= fresh
-        return median(self.idle) / usual_s if known and usual_s else None
-
 
 class CanaryLateness:
     """Judges how late canaries are, by each replica's own past, its peers and its host.
@@ -108,11 +89,13 @@ class CanaryLateness:
         self._census = census
         self._fresh = nanos(config.fresh_s)
         self._slow = nanos(config.slow_s)
+        self._idle = IdleCanaries(census, self._fresh)
         self._books: dict[str, _Book] = {}
 
     def forget(self, replica: str) -> None:
         """Drop what is known of a replica: it left, or its process ended."""
         self._books.pop(replica, None)
+        self._idle.forget(replica)
 
     # --- what is told -----------------------------------------------------------------------------
 
@@ -135,19 +118,15 @@ class CanaryLateness:
         """Take a right answer, in good time or late; return a sign if it is one too many."""
         book = self._book(fact.replica)
         book.latest_s, book.latest_at = fact.latency_s or 0.0, now
-        if fact.latency_s and not fact.running:
-            book.idle.append(fact.latency_s)
-            book.idle_at = now
         late = self.late_all_along(fact, now)
         passed = fact.verdict is CanaryVerdict.PASS
+        self._idle.add(fact, now, usual=passed and not late)
         book.pace.add(fact, now, usual=passed and not late and not fact.running)
         if passed and not late:
-            if fact.latency_s and not fact.running:
-                book.usual.add(nanos(fact.latency_s))
-            if not (fact.running and (self._slowness(book, fact, now) or 0.0) > 0):
+            if not (fact.running and (self._slowness(fact, now) or 0.0) > 0):
                 book.in_time()
             return None
-        if not passed and self._as_its_host(book, fact, now):
+        if not passed and self._as_its_host(fact, now):
             book.in_time()
             return None
         return self._add(book, fact, now, late=late)
@@ -165,8 +144,8 @@ class CanaryLateness:
 
     def usual_s(self, replica: str) -> float:
         """What its answers take (s), idle, or else as the last one came; 0: nobody measured."""
-        book = self._book(replica)
-        return seconds(book.usual.median()) if book.usual else book.latest_s
+        usual_s = self._idle.usual_s(replica, 1)
+        return self._book(replica).latest_s if usual_s is None else usual_s
 
     def late_all_along(self, fact: CanaryAnswered, now: int) -> bool:
         """Whether the tokens of a canary came many times slower than usual, every one of them.
@@ -177,7 +156,7 @@ class CanaryLateness:
         if (fact.running or 0) > _FEW:
             return False
         peers = [peer.pace for peer in self._peers(fact.replica)]
-        explained = self._host_slowness(fact.replica, now)
+        explained = self._idle.host_slowness(fact.replica, now)
         if not self._little_beside(fact, now):
             explained *= _WORK_FACTOR
         pace = self._book(fact.replica).pace
@@ -203,7 +182,7 @@ class CanaryLateness:
 
     def began_late(self, fact: CanaryAnswered) -> bool:
         """Whether its first piece took seconds longer than its whole answers usually take."""
-        usual_s = self._book(fact.replica).usual_s()
+        usual_s = self._idle.usual_s(fact.replica)
         if fact.latency_s is None or usual_s is None:
             return False
         first_s = fact.latency_s - (fact.moved_s or 0.0) - (fact.quiet_s or 0.0)
@@ -234,7 +213,7 @@ class CanaryLateness:
         book.slow_at = now
         if book.row == 1:
             book.slow_from, book.row_from = now, now - nanos(fact.latency_s or 0.0)
-        slowness = self._slowness(book, fact, now)
+        slowness = self._slowness(fact, now)
         if late:
             slowness = _SLOW_MOST
             if self._little_beside(fact, now):
@@ -246,7 +225,7 @@ class CanaryLateness:
         began = book.row_from
         if self.users_wait(fact, now):
             began = min(began, book.users_late_from)
-        held = _HELD if self._host_slowness(fact.replica, now) == 1 else _HELD_BESIDE
+        held = _HELD if self._idle.host_slowness(fact.replica, now) == 1 else STALL_BESIDE
         steady = book.steadies >= self._config.steady_row and now - began >= held
         steady = steady and self._peer_in_time(book, fact)
         if not enough or not (book.row >= self._config.slow_row or steady):
@@ -255,29 +234,29 @@ class CanaryLateness:
             return None
         return self._told(book, fact)
 
-    @staticmethod
-    def _told(book: _Book, fact: CanaryAnswered) -> Found:
+    def _told(self, book: _Book, fact: CanaryAnswered) -> Found:
         text = f"{book.row} canaries in a row took much longer than usual"
         numbers = {"canaries": float(book.row)}
         if fact.latency_s is not None:
             text += f", the last after {fact.latency_s:.1f} s"
             numbers["latency_s"] = float(fact.latency_s)
-            if book.usual:
-                numbers["usual_s"] = seconds(book.usual.median())
+            usual_s = self._idle.usual_s(fact.replica, 1)
+            if usual_s is not None:
+                numbers["usual_s"] = usual_s
         return (Sign.CANARY_SLOW, text, numbers)
 
-    def _slowness(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
+    def _slowness(self, fact: CanaryAnswered, now: int) -> float | None:
         """How slow a canary was, up to what one of them may count for; ``None`` = not known."""
-        usual_s = self._usual_now(book, fact, now)
+        usual_s = self._usual_now(fact, now)
         if not fact.latency_s or usual_s is None:
             return None
         return min(_SLOW_MOST, _doublings(fact.latency_s, usual_s))
 
-    def _usual_now(self, book: _Book, fact: CanaryAnswered, now: int) -> float | None:
+    def _usual_now(self, fact: CanaryAnswered, now: int) -> float | None:
         """What is usual now: its own past, or its peers' latest where those take longer."""
-        own_s = book.usual_s()
+        own_s = self._idle.usual_s(fact.replica)
         if own_s and fact.latency_s and _doublings(fact.latency_s, own_s) > 0:
-            own_s *= self._host_slowness(fact.replica, now)
+            own_s *= self._idle.host_slowness(fact.replica, now)
         theirs = [
             peer.latest_s
             for peer in self._peers(fact.replica)
@@ -291,25 +270,13 @@ class CanaryLateness:
         peers = self._peers(fact.replica)
         return any(peer.latest_at > book.slow_from and not peer.row for peer in peers)
 
-    def _as_its_host(self, book: _Book, fact: CanaryAnswered, now: int) -> bool:
+    def _as_its_host(self, fact: CanaryAnswered, now: int) -> bool:
         """Whether its host is slow at present, and that explains how long a canary took."""
-        usual_s = book.usual_s()
+        usual_s = self._idle.usual_s(fact.replica)
         if not fact.latency_s or usual_s is None:
             return False
-        slowness = self._host_slowness(fact.replica, now)
+        slowness = self._idle.host_slowness(fact.replica, now)
         return slowness > 1 and fact.latency_s <= _HOST_FACTOR * slowness * usual_s
-
-    def _host_slowness(self, replica: str, now: int) -> float:
-        """How many times as long the others on its host take than each of them did; 1 = as usual.
-
-        At most what a neighbour may take. 1 where its host is not known, or nobody else is there.
-        """
-        host = self._census.about(replica).host
-        names = self._census.on_host(host) if host else []
-        books = [self._books[name] for name in names if name != replica and name in self._books]
-        known = [one for book in books if (one := book.slowed(now, self._fresh)) is not None]
-        slowness = median(known) if known else 1.0
-        return min(slowness, 2**_NEIGHBOUR) if slowness >= _HOST_SLOW else 1.0
 
     def _fleet_is_slow(self, replica: str, now: int) -> bool:
         peers = self._peers(replica)
@@ -327,7 +294,7 @@ class CanaryLateness:
 
 def _doublings(took_s: float, usual_s: float) -> float:
     """How many times the usual time was doubled, less what a neighbour may do to anybody."""
-    return log2(took_s / usual_s) - _NEIGHBOUR
+    return log2(took_s / usual_s) - NEIGHBOUR
 
 
 __all__ = ["CanaryLateness", "Found"]
