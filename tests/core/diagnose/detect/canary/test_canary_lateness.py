@@ -83,6 +83,22 @@ def test_users_who_wait_now_make_a_row_older_and_those_of_long_ago_do_not(ago, n
     assert (found == [Sign.CANARY_SLOW]) is named
 
 
+def test_an_answer_that_did_not_begin_in_time_beside_little_work_makes_one_late_answer_enough():
+    well = canary("pass", "r2", latency_s=0.4, running=0)
+    waited = canary("timeout", progress=True, latency_s=6.0, quiet_s=6.0, running=2)
+    late = replace(LATE, progress=True, running=2)
+    assert signs(made(), *USUAL, LITTLE, waited, well, LITTLE, late, every=3) == [Sign.CANARY_SLOW]
+    # An engine whose answers are lost begins none: that is no slow one.
+    assert signs(made(), *USUAL, *[LITTLE, waited, well] * 5, every=3) == []
+    # And with more to read, or beside more users, it waits for them.
+    work, many = replace(LITTLE, prompts=2_000), replace(waited, running=5)
+    assert signs(made(), *USUAL, work, waited, well, LITTLE, late, every=3) == []
+    assert signs(made(), *USUAL, LITTLE, many, well, LITTLE, late, every=3) == []
+    quick = canary("pass", latency_s=0.4, running=0)
+    ended = (LITTLE, waited, quick, well, LITTLE, late)
+    assert signs(made(), *USUAL, *ended, every=3) == []
+
+
 def test_a_late_first_token_beside_a_user_says_nothing():
     well = canary("pass", "r2", latency_s=0.4, running=0)
     behind = canary("pass", latency_s=4.5, moved_s=0.3, gap_s=0.1, running=1)

@@ -345,6 +345,8 @@ class ProbingDetector:
             return None  # how it ends counts
         if fact.progress:
             book.answered(CanaryVerdict.BUSY)
+            if not fact.began:
+                self._lateness.unbegun(fact, now)
         if fact.progress or may_be_busy:
             return None
         if in_pieces:

@@ -1,7 +1,7 @@
 """Adds up how late a replica's canaries are, until that is a sign.
 
     by the whole answer ─► slower than a neighbour explains, in doublings, 0.7 of one at most
-    by its tokens ──────► slow all along (``pace``): counts for 1
+    by its tokens ──────► slow all along (``pace``), or none in time: counts for 1
         └─► 2 in all, over three canaries in a row; or over two that were slow all along with little
             beside them, for 10 s (13 on a slow host), while a peer was in good time ─► CANARY_SLOW
 
@@ -72,6 +72,14 @@ class _Book:
         # When, tokens that users got since the look before, and those of prompts that wait there.
         self.work: deque[tuple[int, int, int | None]] = deque(maxlen=_LOOKS)
 
+    def lengthen(self, slowness: float, asked: int, now: int) -> None:
+        """Add one to the row of slow ones, and how slow it was."""
+        self.row += 1
+        self.slow_at = now
+        if self.row == 1:
+            self.slow_from, self.row_from = now, asked
+        self.slow_sum = max(0.0, self.slow_sum + slowness)
+
     def in_time(self) -> None:
         """End the row of slow ones."""
         self.row = self.steadies = 0
@@ -135,6 +143,19 @@ class CanaryLateness:
         """Take an answer that came steadily and was not complete in time, like a late one."""
         late = self.late_all_along(fact, now)
         return self._add(self._book(fact.replica), fact, now, late=late)
+
+    def unbegun(self, fact: CanaryAnswered, now: int) -> None:
+        """Take an answer that did not begin in time though its engine works and users had little.
+
+        It counts like one that was late all along. It names nobody, for one whose answers are lost
+        begins none either: that takes one that has begun.
+        """
+        if (fact.running or 0) > _FEW or not self._little_beside(fact, now):
+            return
+        if (self._slowness(fact, now) or 0.0) >= _SLOW_MOST:
+            book = self._book(fact.replica)
+            book.lengthen(_STEADY_MOST, now - nanos(fact.latency_s or 0.0), now)
+            book.steadies += 1
 
     # --- what is known ----------------------------------------------------------------------------
 
@@ -209,10 +230,6 @@ class CanaryLateness:
 
         ``late``: it was so all along.
         """
-        book.row += 1
-        book.slow_at = now
-        if book.row == 1:
-            book.slow_from, book.row_from = now, now - nanos(fact.latency_s or 0.0)
         slowness = self._slowness(fact, now)
         if late:
             slowness = _SLOW_MOST
@@ -220,7 +237,8 @@ class CanaryLateness:
                 slowness = _STEADY_MOST
                 book.steadies += 1
         # Without anything to compare with, the word of whoever judged it counts.
-        book.slow_sum = max(0.0, book.slow_sum + (_SLOW_MOST if slowness is None else slowness))
+        slowness = _SLOW_MOST if slowness is None else slowness
+        book.lengthen(slowness, now - nanos(fact.latency_s or 0.0), now)
         enough = book.slow_sum >= self._config.slow_sum or now - book.slow_from >= self._slow
         began = book.row_from
         if self.users_wait(fact, now):
