@@ -185,10 +185,22 @@ def lives(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
+BUSY: Final = """
+import os, sys
+while os.getppid() == int(sys.argv[1]):
+    for _ in range(1_000_000):
+        pass
+"""
+
+
 @contextlib.contextmanager
 def busy_core() -> Iterator[int]:
-    """Somebody else's work: a process that never rests; its pid."""
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "while True: pass"])
+    """Somebody else's work: a process that never rests; its pid.
+
+    It ends with this one, however that ends: a core that stays busy spoils whatever is measured
+    next.
+    """
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", BUSY, str(os.getpid())])
     try:
         yield process.pid
     finally:
