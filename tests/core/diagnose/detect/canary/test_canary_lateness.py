@@ -23,6 +23,7 @@ def test_answers_that_are_late_all_along_are_slow_after_two_if_a_peer_is_well_me
     assert signs(made(), *USUAL, LATE, well, every=3) == []
     assert signs(made(), *USUAL, LATE, well, LATE, every=3) == [Sign.CANARY_SLOW]
     assert signs(made(), *USUAL, LATE, well, LATE) == []  # within 7 s: a burst
+    assert signs(made(), *USUAL, LATE, well, LATE, every=2) == [Sign.CANARY_SLOW]  # 9 s
     assert signs(made(), *USUAL, LATE, LATE, every=6) == []  # no peer since: it may be everybody's
     late = canary("slow", latency_s=4.0, moved_s=3.4, gap_s=0.4, running=0)
     assert signs(made(), *USUAL, late, well, late, every=3) == [Sign.CANARY_SLOW]
@@ -79,7 +80,7 @@ def test_users_who_wait_now_make_a_row_older_and_those_of_long_ago_do_not(ago, n
     well = canary("pass", "r2", latency_s=0.4, running=0)
     waits, beside = replace(LITTLE, waits=(12.0,)), replace(LATE, progress=True, running=2)
     begun = (*USUAL, waits, *[LITTLE] * ago, *[waits] * named, *[LITTLE] * (8 * named), waits)
-    found = signs(made(), *begun, LITTLE, beside, well, LITTLE, beside)
+    found = signs(made(), *begun, LITTLE, beside, well, beside)  # 7 s by themselves
     assert (found == [Sign.CANARY_SLOW]) is named
 
 

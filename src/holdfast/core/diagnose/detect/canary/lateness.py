@@ -3,7 +3,7 @@
     by the whole answer ─► slower than a neighbour explains, in doublings, 0.7 of one at most
     by its tokens ──────► slow all along (``pace``), or none in time: counts for 1
         └─► 2 in all, over three canaries in a row; or over two that were slow all along with little
-            beside them, for 10 s (13 on a slow host), while a peer was in good time ─► CANARY_SLOW
+            beside them, for 8 s (13 on a slow host), while a peer was in good time ─► CANARY_SLOW
 
 Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
 defined there too. Here slow ones add up by how slow they are: three that take four times as long
@@ -45,7 +45,7 @@ _USERS_FRESH: Final = nanos(15.0)  # how long their waits count beside a canary
 _LITTLE: Final = 256  # tokens that users read and wrote beside a canary: the work of seconds
 _WORK_FACTOR: Final = 1.5  # × how long tokens may take beside more than that
 _TOLD: Final = nanos(2.5)  # after this, what users had beside a canary's beginning has been told
-_HELD: Final = nanos(10.0)  # from the first, or from late users, to the last: bursts are shorter
+_HELD: Final = nanos(8.0)  # from the first, or from late users, to the last: bursts are shorter
 _LOOKS: Final = 32  # at users' work, of which there is one a second
 _FEW: Final = 2  # users beside a canary: its tokens are slower, and not many times slower
 
