@@ -43,7 +43,7 @@ _SAMPLES_MAX: Final = 256  # of one replica
 _IN_TURNS_S: Final = (
     60.0  # a peer that was as slow so lately: they share the load, and it is too much
 )
-_FRESH: Final = nanos(60.0)  # how long canaries on idle engines tell of their host
+_FRESH: Final = nanos(60.0)  # canaries on idle engines older than this say nothing of a host
 _QUICK: Final = 2.0  # times what its peers' canaries take: half way from well to slow, and no more
 
 

@@ -16,14 +16,14 @@ from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.health.baseline import UsualLatency
 from holdfast.core.types import nanos, seconds
 
-# How long an engine on a slow host may stand nearly still. Beside a busy neighbour one was recorded
-# at a sixth of its speed for ten seconds, and alone never for two.
+# How long (ns) an engine on a slow host may stand nearly still. Beside a busy neighbour an engine
+# was recorded at a sixth of its speed for ten seconds; alone on its host, never for two.
 STALL_BESIDE: Final = nanos(13.0)
-NEIGHBOUR: Final = 1.25  # doublings that a neighbour may take: 2.4 times as long
+NEIGHBOUR: Final = 1.25  # doublings of a latency (to 2.4 times) that a neighbour may cause
 
 _SAMPLES_MIN: Final = 3  # canaries before they are compared
-_LATEST: Final = 5  # canaries; their median is a replica's latency now
-_HOST_SLOW: Final = 1.2  # × usual latency: a host below it is not slow, canaries vary by as much
+_LATEST: Final = 5  # canaries, of whose latencies the median is the replica's present one
+_HOST_SLOW: Final = 1.2  # × usual latency: canaries of healthy hosts vary by less
 
 
 class _Book:
@@ -32,7 +32,7 @@ class _Book:
     def __init__(self) -> None:
         self.latest: deque[float] = deque(maxlen=_LATEST)  # latencies (s)
         self.latest_at = 0
-        self.usual = UsualLatency()  # of those in good time
+        self.usual = UsualLatency()  # latencies of right answers that came in good time
 
     def usual_s(self, least: int) -> float | None:
         return seconds(self.usual.median()) if len(self.usual) >= least else None
@@ -57,7 +57,10 @@ class IdleCanaries:
         self._books: dict[str, _Book] = {}
 
     def add(self, fact: CanaryAnswered, now: int, *, usual: bool) -> None:
-        """Add a right answer, unless something ran beside it; ``usual``: it was in good time."""
+        """Add a canary's right answer, unless requests ran beside it.
+
+        ``usual``: the answer came in good time, so its latency counts as usual for the replica.
+        """
         if not fact.latency_s or fact.running:
             return
         book = self._books.get(fact.replica)

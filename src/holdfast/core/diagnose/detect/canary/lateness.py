@@ -145,7 +145,7 @@ class CanaryLateness:
         return self._add(self._book(fact.replica), fact, now, late=late)
 
     def unbegun(self, fact: CanaryAnswered, now: int) -> None:
-        """Take an answer that did not begin in time though its engine works and users had little.
+        """Take a canary whose answer did not begin in time, though its engine works on little else.
 
         It counts like one that was late all along. It names nobody, for one whose answers are lost
         begins none either: that takes one that has begun.
