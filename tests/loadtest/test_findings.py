@@ -128,6 +128,14 @@ def test_gpus_stand_beside_their_replicas_and_unknown_stays_unknown():
     assert any("GPU use is unknown: no NVML" in remark for remark in without.answer.remarks)
 
 
+def test_answers_that_name_no_replica_are_counted_beside_those_that_do():
+    records = [*answers(0, 30), *answers(0, 12, replica=None)]
+    notes = findings_of(one_step(records)).answer.notes
+    assert any(note.startswith("12 answers do not say which replica") for note in notes)
+    told = findings_of(one_step(answers(0, 30))).answer.notes
+    assert not any("do not say which replica" in note for note in told)
+
+
 def test_scaling_is_told_against_the_fewest_replicas():
     steps, records = [], []
     for place, (count, rate) in enumerate([(4, 30.0), (1, 10.0)]):

@@ -274,8 +274,8 @@ def _replica_table(one: StepSummary, *, gpus: bool) -> PlanTable:
         row = (
             own.replica,
             f"{own.requests:,}",
-            figure(own.ttft_p50, 1000.0),
-            figure(own.tpot_p50, 1000.0),
+            plain(own.ttft_p50, 1000.0),  # with intervals it is too wide for a terminal
+            plain(own.tpot_p50, 1000.0),
             _UNKNOWN if own.tokens_s is None else _number(own.tokens_s),
             str(own.failed),
         )
@@ -324,6 +324,12 @@ def _notes(held: Sequence[StepSummary], file: BenchFile) -> list[str]:
         )
     if any(len(one.by_replica) == 0 for one in held) and not file.fleet.replicas:
         notes.append("The answers do not say which replica gave them.")
+    untold = [one.requests - sum(own.requests for own in one.by_replica) for one in held]
+    if any(one.by_replica and count for one, count in zip(held, untold, strict=True)):
+        notes.append(
+            f"{sum(untold):,} answers do not say which replica gave them: "
+            "those that waited for one began before it was chosen."
+        )
     return notes
 
 
