@@ -43,7 +43,14 @@ _PORT = click.IntRange(0, 65_535)
 @click.option("--per-kv-token-ms", type=float, default=0.0, help="More, for each token held.")
 @click.option("--slots", type=int, default=0, show_default=True, help="At once; 0 is unlimited.")
 @click.option("--kv-tokens", type=int, default=262_144, show_default=True, help="KV cache size.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the chance in flaky.")
+@click.option(
+    "--tied",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Share of answers that take the other of two first words that are as likely.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the chances it takes.")
 @click.option("--fault", "named", help="Begin with this fault, such as hang.")
 @click.option("--fault-with", "details", multiple=True, help="Its details: factor=3, tokens=5, …")
 def stand_in(

@@ -448,3 +448,39 @@ def test_http_manners(kit):
             return closing.status, invited, answered.status, refused.status
 
     assert asyncio.run(main()) == (200, b"HTTP/1.1 100 Continue\r\n\r\n", 200, 400)
+
+
+@pytest.mark.parametrize("shape", ["chat", "completion"])
+def test_log_probabilities_are_told_of_whole_answers(kit, shape):
+    async def use(client, _):
+        if shape == "chat":
+            answer = await client.chat.completions.create(
+                model="m", messages=[USER], max_tokens=3, logprobs=True, top_logprobs=2
+            )
+            told = answer.choices[0].logprobs.content
+            likeliest = [{each.token: each.logprob for each in one.top_logprobs} for one in told]
+            tokens, own = [one.token for one in told], [one.logprob for one in told]
+            return answer.choices[0].message.content, tokens, own, likeliest
+        answer = await client.completions.create(model="m", prompt="x", max_tokens=3, logprobs=2)
+        told = answer.choices[0].logprobs
+        return answer.choices[0].text, told.tokens, told.token_logprobs, told.top_logprobs
+
+    text, tokens, own, likeliest = with_sdk(kit, use)
+    assert "".join(tokens) == text
+    assert [each[token] for token, each in zip(tokens, likeliest, strict=True)] == own
+    assert all(max(each.values()) - min(each.values()) > 5 for each in likeliest), "it is sure"
+
+
+def test_two_first_words_can_be_tied_so_that_either_comes(kit):
+    async def use(client, _):
+        asked = {"model": "m", "messages": [USER], "max_tokens": 4}
+        plain = [await client.chat.completions.create(**asked) for _ in range(40)]
+        told = await client.chat.completions.create(**asked, logprobs=True, top_logprobs=2)
+        return [one.choices[0].message.content for one in plain], told.choices[0].logprobs.content
+
+    texts, told = with_sdk(kit, use, tied=0.5)
+    assert len(set(texts)) == 2
+    first = {each.token: each.logprob for each in told[0].top_logprobs}
+    assert {text.split(" ")[0] for text in texts} == set(first)
+    assert max(first.values()) - min(first.values()) < 0.1
+    assert all(len(one.top_logprobs) == 2 for one in told)

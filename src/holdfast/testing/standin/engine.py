@@ -27,6 +27,7 @@ from holdfast.testing.standin.generation import (
     AnswerStyle,
     Generate,
     RequestRefused,
+    note_ties,
     plan_chat,
     plan_completion,
     read_generate,
@@ -182,13 +183,20 @@ class StandInEngine:
     def _planned(self, asked: StandInRequest) -> tuple[Generate, AnswerPlan]:
         """The answer to a body does not change: load generators repeat theirs, so keep some."""
         key = (asked.path, asked.body)
-        found = self._plans.get(key) if self._mood is _SOUND else None
+        tied = self._mood is _SOUND and self.options.tied > 0
+        found = self._plans.get(key) if self._mood is _SOUND and not tied else None
         if found is not None:
             return found
         body = read_generate(asked.body)
         self._known(body.model)
         plan_it = plan_chat if asked.path == b"/v1/chat/completions" else plan_completion
         plan = plan_it(body, self.options, self._mood)
+        if tied:
+            other = plan_it(body, self.options, AnswerStyle.WRONG)
+            if self._rng.random() < self.options.tied:
+                plan, other = other, plan
+            note_ties(plan, other)
+            return body, plan
         if self._mood is _SOUND and len(asked.body) <= _KEPT_BYTES:
             if len(self._plans) >= _KEPT:
                 self._plans.clear()

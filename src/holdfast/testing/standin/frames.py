@@ -213,7 +213,11 @@ def garbage(form: str, degenerate: bytes) -> Iterator[bytes]:
 def whole(asked: Generate, plan: AnswerPlan) -> bytes:
     """Encode answers as one JSON object."""
     if not plan.rendered:
-        choices = [_choice(i, choice, chat=plan.chat) for i, choice in enumerate(plan.choices)]
+        told = bool(asked.logprobs)
+        choices = [
+            _choice(i, choice, _likelihoods(choice, chat=plan.chat) if told else b"null", plan.chat)
+            for i, choice in enumerate(plan.choices)
+        ]
         plan.rendered = b'"model":%b,"choices":[%b],"usage":%b}' % (
             orjson.dumps(asked.model),
             b",".join(choices),
@@ -225,13 +229,30 @@ def whole(asked: Generate, plan: AnswerPlan) -> bytes:
     return b'{"id":"%b","object":"text_completion","created":%d,%b' % known
 
 
-def _choice(index: int, choice: Choice, *, chat: bool) -> bytes:
+def _likelihoods(choice: Choice, *, chat: bool) -> bytes:
+    """The log probabilities of an answer's tokens, each with another that was less likely."""
+    likeliest = [{token: -0.02, "</s>": -6.0} for token in choice.tokens]
+    if choice.other and likeliest:
+        likeliest[0] = {choice.tokens[0]: -0.7, choice.other: -0.71}
+    if chat:
+        content = [
+            {"token": token, "logprob": each[token], "bytes": None}
+            | {"top_logprobs": [{"token": text, "logprob": n} for text, n in each.items()]}
+            for token, each in zip(choice.tokens, likeliest, strict=True)
+        ]
+        return orjson.dumps({"content": content})
+    own = [each[token] for token, each in zip(choice.tokens, likeliest, strict=True)]
+    return orjson.dumps({"tokens": choice.tokens, "token_logprobs": own, "top_logprobs": likeliest})
+
+
+def _choice(index: int, choice: Choice, likelihoods: bytes, chat: bool) -> bytes:
     text = orjson.dumps(choice.said + "".join(choice.tokens))
     finish = choice.finish.encode()
     if not chat:
-        return b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":"%b"}' % (
+        return b'{"index":%d,"text":%b,"logprobs":%b,"finish_reason":"%b"}' % (
             index,
             text,
+            likelihoods,
             finish,
         )
     if choice.tool is None:
@@ -242,13 +263,11 @@ def _choice(index: int, choice: Choice, *, chat: bool) -> bytes:
             b'"function":{"name":%b,"arguments":%b}}]'
             % (new_id("call"), orjson.dumps(choice.tool), text)
         )
-    return (
-        b'{"index":%d,"message":{"role":"assistant",%b},"logprobs":null,"finish_reason":"%b"}'
-        % (
-            index,
-            inner,
-            finish,
-        )
+    return b'{"index":%d,"message":{"role":"assistant",%b},"logprobs":%b,"finish_reason":"%b"}' % (
+        index,
+        inner,
+        likelihoods,
+        finish,
     )
 
 

@@ -86,6 +86,7 @@ class Generate(msgspec.Struct):
     continue_final_message: bool = False
     add_generation_prompt: bool = True
     ignore_eos: bool = False
+    logprobs: bool | int | None = None  # told of whole answers only
 
     def limit(self) -> int | None:
         """The maximum number of tokens that the request asks for."""
@@ -96,7 +97,7 @@ class Generate(msgspec.Struct):
 class Choice:
     """One answer: its tokens and finish reason."""
 
-    __slots__ = ("finish", "said", "tokens", "tool", "unsaid")
+    __slots__ = ("finish", "other", "said", "tokens", "tool", "unsaid")
 
     def __init__(
         self, tokens: list[str], finish: str, tool: str | None = None, said: str = ""
@@ -106,6 +107,7 @@ class Choice:
         self.tool = tool  # name of the function it calls
         self.said = said  # what stood before, where the engine repeats it
         self.unsaid = 0  # tokens that were computed and not shown: those of a stop string
+        self.other = ""  # a first token that was as likely as the one it has
 
 
 class AnswerPlan:
@@ -212,6 +214,12 @@ def plan_completion(asked: Generate, options: Options, mood: AnswerStyle) -> Ans
             rest = behind(whole, said)
             choices.append(_finished(asked, whole if rest is None else rest))
     return AnswerPlan(choices, count, chat=False)
+
+
+def note_ties(plan: AnswerPlan, others: AnswerPlan) -> None:
+    """Note in each answer that the first token of the other one was as likely as its own."""
+    for choice, other in zip(plan.choices, others.choices, strict=True):
+        choice.other = other.tokens[0] if other.tokens else ""
 
 
 def texts_of(given: Texts) -> list[str]:
@@ -371,6 +379,7 @@ __all__ = [
     "StreamOptions",
     "Texts",
     "forced_tool",
+    "note_ties",
     "plan_chat",
     "plan_completion",
     "read_generate",

@@ -32,7 +32,10 @@ class Options:
     per_kv_token_ms: float = 0.0  # in a batch: for each token held
     slots: int = 0  # answers at once; further ones wait. 0 = as many as come
     kv_tokens: int = 262_144  # what the KV cache holds: eight 32k prompts
-    seed: int = 1  # of the chance in flaky
+    # Of its answers so many begin with a word as likely as the usual one, and go on otherwise: a
+    # model whose best tokens are nearly tied, and no fault.
+    tied: float = 0.0
+    seed: int = 1  # of the chance in flaky and tied
 
     def __post_init__(self) -> None:
         named = bool(self.models) and all(self.models)
@@ -46,6 +49,7 @@ class Options:
             value = getattr(self, name)
             require(value >= 1, f"standin.{name}", f"is {value}", "use 1 or more")
         require(self.tokens <= 1_000_000, "standin.tokens", f"is {self.tokens}", "use less")
+        require(0 <= self.tied <= 1, "standin.tied", f"is {self.tied}", "use a share in [0, 1]")
         require(self.slots >= 0, "standin.slots", f"is {self.slots}", "use 0 for unlimited")
 
 
