@@ -29,7 +29,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.core.health.answer_comparison import ComparingConfig
+from holdfast.core.health.answers.answer_comparison import ComparingConfig
 from holdfast.core.messages import RestartAsked
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.types import Replica, nanos, seconds

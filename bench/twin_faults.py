@@ -50,7 +50,7 @@ from gauntlet_real import CAUSES
 from gauntlet_trials import SHAPES, TRIALS
 from holdfast.config.files import load_text
 from holdfast.config.fleet_file import FleetFile
-from holdfast.core.health.answer_comparison import ComparingConfig
+from holdfast.core.health.answers.answer_comparison import ComparingConfig
 from holdfast.core.messages import Finish
 from holdfast.core.types import ConfigError, nanos, seconds
 from holdfast.sim.diagnosis import DiagnosisDriver, ObservationModel

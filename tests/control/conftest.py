@@ -15,7 +15,7 @@ import pytest
 from holdfast.config.fleet_file import Deployed
 from holdfast.control.fleet.canaries import Canaries
 from holdfast.core.canary import CanaryConfig
-from holdfast.core.health.answers import AnswerBook
+from holdfast.core.health.answers.answer_book import AnswerBook
 from holdfast.core.types import Replica
 from holdfast.frames import FrameReader, Hello, encode
 from holdfast.storage.sqlite import SqliteStore

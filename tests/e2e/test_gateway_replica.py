@@ -14,7 +14,7 @@ import pytest
 from holdfast.config.fleet_file import FleetFile
 from holdfast.control.fetch import listens
 from holdfast.control.fleet.canaries import Canaries
-from holdfast.core.health.answers import AnswerBook
+from holdfast.core.health.answers.answer_book import AnswerBook
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "gateway_replica.py"
 

@@ -36,10 +36,12 @@ from holdfast.testing.standin import Options, StandIn, fault
 
 WRONG, GARBAGE, STALLING, SLOW, FULL, EMPTY = (f"m-{number}" for number in range(1, 7))
 BUSY = "long-1"
+TIED = ("tied-1", "tied-2")
 PATIENCE_S = 30.0
 DEADLINE_S = 2.0
 FIRST_S, TOKEN_S = 0.1, 0.01  # a canary of eight tokens takes 0.17 s, and 0.51 s three times slower
 ENGINE = Options(models=("m", "long"), ttft_ms=FIRST_S * 1e3, tpot_ms=TOKEN_S * 1e3)
+TIED_ENGINE = Options(models=("tied",), ttft_ms=FIRST_S * 1e3, tpot_ms=TOKEN_S * 1e3, tied=0.4)
 # Two at a time, and a second and a half for a prompt of 3,000 words: canaries wait in the queue.
 SATURATED = Options(
     models=("long",), ttft_ms=50, tpot_ms=10, tokens=8, slots=2, prefill_us_per_token=500
@@ -69,8 +71,9 @@ class Engines:
 
     def open(self):
         self._thread.start()
-        for name in (WRONG, GARBAGE, STALLING, SLOW, FULL, EMPTY, BUSY):
-            engine = StandIn(SATURATED if name == BUSY else ENGINE)
+        odd = {BUSY: SATURATED, **dict.fromkeys(TIED, TIED_ENGINE)}
+        for name in (WRONG, GARBAGE, STALLING, SLOW, FULL, EMPTY, *odd):
+            engine = StandIn(odd.get(name, ENGINE))
             asyncio.run_coroutine_threadsafe(engine.start(), self._loop).result(PATIENCE_S)
             self._all[name] = engine
 
@@ -115,7 +118,7 @@ class Stage:
         self.engines.strike(EMPTY, "model_missing")  # from the very beginning
         models = [
             {"name": name, "engine": "vllm", "endpoints": self.engines.urls(name), "canary": CANARY}
-            for name in ("m", "long")
+            for name in ("m", "long", "tied")
         ]
         file = {
             "gateway": {"listen": f"127.0.0.1:{self.port}"},
@@ -126,7 +129,7 @@ class Stage:
         }
         self.config.write_bytes(orjson.dumps(file))  # JSON is YAML
         self.serve = self._ops.Serve(self.config)
-        for model in ("m", "long"):
+        for model in ("m", "long", "tied"):
             self._ops.wait_for(f"http://127.0.0.1:{self.port}/readyz/{model}", self.serve.process)
 
     def close(self):
@@ -257,6 +260,7 @@ def test_a_kv_cache_above_the_line_is_caught_and_room_brings_it_back(stage):
 
 
 def test_each_of_them_is_believed_again_when_it_is_well(stage):
+    stage.engines.repair(EMPTY)  # it began without a model; the first test may run elsewhere
     for name in (WRONG, GARBAGE, STALLING, SLOW, FULL, EMPTY):
         stage.becomes(name, "ready")
 
@@ -313,6 +317,14 @@ def test_one_slow_probe_is_forgiven(stage):
     with stage.left_alone(WRONG):
         stage.until(one_was_slow, "a slow canary is kept")
         stage.canaries(WRONG, 4)
+
+
+def test_a_model_with_two_first_words_that_are_as_likely_is_left_alone(stage):
+    with stage.left_alone(*TIED):
+        for name in TIED:
+            stage.canaries(name, 12)
+    told = [reason for name in TIED for _, reason in stage.happened(name)]
+    assert not [reason for reason in told if "another answer" in reason], "from its start on"
 
 
 def test_metrics_that_vanish_are_unknown_and_no_illness(stage):

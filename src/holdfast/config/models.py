@@ -27,7 +27,7 @@ from holdfast.config.tenants import Name
 from holdfast.core.canary import CanaryConfig, Rule, Shape
 from holdfast.core.deploy.autoscale import ScalingConfig
 from holdfast.core.deploy.rollout import RolloutConfig
-from holdfast.core.health.answer_comparison import ComparingConfig
+from holdfast.core.health.answers.answer_comparison import ComparingConfig
 from holdfast.core.request import routing
 from holdfast.core.request.admission.limit import LimitConfig
 from holdfast.core.request.admission.queue import QueueConfig

@@ -254,6 +254,26 @@ def _is_json(text: str) -> bool:
 
 
 @dataclass(slots=True, frozen=True)
+class TokenChoice:
+    """One token of an answer with its log probability, and the likeliest tokens in its place.
+
+    Never logged, as it quotes the model.
+    """
+
+    text: str
+    logprob: float
+    likeliest: tuple[tuple[str, float], ...] = ()  # texts and log probabilities; itself, mostly
+
+
+@dataclass(slots=True, frozen=True)
+class NearTie:
+    """A place in a known answer where other tokens were nearly as likely as the one that came."""
+
+    at: int  # letters of the answer before it, blanks in front not counted
+    others: tuple[str, ...]  # their texts; an empty one ends the answer
+
+
+@dataclass(slots=True, frozen=True)
 class Said:
     """One complete answer to a canary, as text, vector or tensors, with the tokens it cost.
 
@@ -267,6 +287,7 @@ class Said:
     note: str = ""  # its reason
     prompt_tokens: int = 0  # by the engine's usage; 0 = it did not say
     tokens: int = 0
+    near_ties: tuple[NearTie, ...] | None = None  # of a known text; None: not known
 
 
 @dataclass(slots=True, frozen=True)
@@ -290,7 +311,9 @@ __all__ = [
     "CanaryCost",
     "CanarySuspect",
     "CanaryVerdict",
+    "NearTie",
     "Rule",
     "Said",
     "Shape",
+    "TokenChoice",
 ]

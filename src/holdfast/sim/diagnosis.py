@@ -64,7 +64,7 @@ from holdfast.core.diagnose.observations import Observations
 from holdfast.core.diagnose.remedy_execution import RemedyExecution
 from holdfast.core.diagnose.remedy_policy import Act, RemedyConfig
 from holdfast.core.failure import Kind
-from holdfast.core.health.answer_comparison import AnswerComparison, ComparingConfig
+from holdfast.core.health.answers.answer_comparison import AnswerComparison, ComparingConfig
 from holdfast.core.messages import (
     CanaryAsked,
     CanaryResult,

@@ -11,8 +11,8 @@ import pytest
 from holdfast.control.fetch import FetchError
 from holdfast.control.fleet import canaries as module
 from holdfast.control.fleet.disturbances import DETOUR, Disturbances
-from holdfast.core.canary import AnswerKey, CanaryConfig, Rule, Shape
-from holdfast.core.health.answers import AnswerBook
+from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryCost, Rule, Shape
+from holdfast.core.health.answers.answer_book import AnswerBook
 from holdfast.testing.standin import fault
 
 KEY = AnswerKey("m", "1", "vllm")
@@ -32,6 +32,7 @@ def ask(world, canary=None, *, engine="vllm", ailment=None, times=1, book=None, 
         deployed = world.deployed(replica.url, engine=engine, canary=canary)
         try:
             told = [await canaries.ask(deployed, 10.0) for _ in range(times)]
+            await asyncio.gather(*canaries._choosing.values())
             return told[-1], replica.stats()
         finally:
             await replica.stop()
@@ -60,7 +61,8 @@ def test_a_stand_in_answers_every_shape(world, canary, engine):
     assert told.verdict == "pass", told
     assert "no peer has confirmed it yet" in told.detail
     assert told.latency > 0
-    assert stats["requests"] == 1
+    words = canary.shape not in (Shape.EMBEDDING, Shape.INFER)
+    assert stats["requests"] == 1 + words, "text is asked for once more, for its near ties"
     assert book.known(AnswerKey("m", "1", engine))
 
 
@@ -93,7 +95,7 @@ def test_two_replicas_confirm_each_other_and_the_book_is_kept(world):
     told, kept, book = asyncio.run(main())
     assert [one.verdict for one in told] == ["pass", "pass"]
     assert "confirmed" in told[1].detail
-    assert len(kept) == 2
+    assert kept[-1] == book.export()
     assert book.is_confirmed(KEY)
 
 
@@ -107,6 +109,89 @@ def test_the_version_of_an_engine_is_a_part_of_whose_answers_compare(world):
         return book.known(AnswerKey("m", "1", "vllm b1 of m-1"))
 
     assert asyncio.run(main())
+
+
+# --- near ties -----------------------------------------------------------------------------------
+
+
+def asked_often(world, times, canary=None, **options):
+    """The verdicts of so many canaries at one stand-in, which is then asked no more."""
+
+    async def main():
+        book, kept = AnswerBook(), []
+        canaries = world.canaries(book, learned=lambda: kept.append(book.export()))
+        replica = await world.standin(**options)
+        deployed = world.deployed(replica.url, canary=canary)
+        told = []
+        for _ in range(times):
+            told.append(await canaries.ask(deployed, 10.0))
+            await asyncio.gather(*canaries._choosing.values())
+        stats = replica.stats()
+        await replica.stop()
+        return told, stats["requests"], book, kept
+
+    return asyncio.run(main())
+
+
+def test_where_two_words_are_tied_both_answers_are_right(world):
+    told, asked, book, kept = asked_often(world, 30, tied=0.5)
+    # The first canary teaches the answer, one of the next few where its ties are.
+    assert {one.verdict for one in told[-20:]} == {"pass"}
+    assert any("nearly as likely" in one.detail for one in told[-20:])
+    assert asked == 30 + 1, "they are asked for once"
+    (known,) = book.known(KEY)
+    assert len(known.near_ties) == 1
+    assert kept[-1] == book.export()
+
+
+def test_a_model_that_is_sure_has_no_tie_to_excuse_a_wrong_answer(world):
+    async def main():
+        book = AnswerBook()
+        canaries = world.canaries(book)
+        replica = await world.standin()
+        deployed = world.deployed(replica.url)
+        for _ in range(3):
+            await canaries.ask(deployed, 10.0)
+            await asyncio.gather(*canaries._choosing.values())
+        replica.set_fault(fault("wrong_output"))
+        told = await canaries.ask(deployed, 10.0)
+        await replica.stop()
+        return told, book
+
+    told, book = asyncio.run(main())
+    assert told.verdict == "unsettled"
+    assert book.known(KEY)[0].near_ties == ()
+
+
+def test_money_is_not_spent_on_near_ties(world):
+    told, asked, book, _ = asked_often(world, 5, CanaryConfig(cost=CanaryCost.BILLED))
+    assert [one.verdict for one in told] == ["pass"] * 5
+    assert asked == 5
+    assert book.known(KEY)[0].near_ties is None
+
+
+@pytest.mark.parametrize("answer", [(200, "", b"{}"), (400, "", b"no"), b"HTTP/1.1 200 OK\r\n"])
+def test_an_engine_that_cannot_tell_its_ties_is_asked_three_times(world, answer):
+    streamed = (
+        b'data: {"choices":[{"index":0,"delta":{"content":"one two"},"finish_reason":"stop"}]}'
+        b"\n\ndata: [DONE]\n\n"
+    )
+
+    async def main():
+        server = await bare(world, {CHAT: (200, "", streamed)})
+        canaries, deployed = world.canaries(), world.deployed(server.url)
+        verdicts = []
+        for _ in range(8):
+            verdicts.append((await canaries.ask(deployed, 10.0)).verdict)
+            server.answers[CHAT] = answer  # of the question beside the canary
+            await asyncio.gather(*canaries._choosing.values())
+            server.answers[CHAT] = (200, "", streamed)
+        await server.stop()
+        return verdicts, server.asked.count(CHAT)
+
+    verdicts, asked = asyncio.run(main())
+    assert set(verdicts) == {"pass"}
+    assert asked == 8 + 3
 
 
 # --- shapes that are found out -------------------------------------------------------------------
@@ -137,12 +222,14 @@ def test_what_an_engine_takes_is_found_out_once(world, answers, asked):
     async def main():
         server = await bare(world, answers)
         canaries, deployed = world.canaries(), world.deployed(server.url)
-        first = await canaries.ask(deployed, 10.0)
-        found = [path for path in server.asked if path != "/health"]
-        again = await canaries.ask(deployed, 10.0)
-        last = [path for path in server.asked if path != "/health"][len(found) :]
+        told, paths = [], []
+        for _ in range(2):
+            before = len(server.asked)
+            told.append(await canaries.ask(deployed, 10.0))
+            await asyncio.gather(*canaries._choosing.values())  # the same path once more
+            paths.append(list(dict.fromkeys(server.asked[before:])))
         await server.stop()
-        return first, again, found, last
+        return *told, *([path for path in each if path != "/health"] for each in paths)
 
     first, again, found, last = asyncio.run(main())
     assert (first.verdict, again.verdict) == ("pass", "pass")

@@ -16,6 +16,9 @@ the model is all there is, and the verdict's detail notes it.
 Where the file does not set the kind of question, a chat is tried, then a completion, then an
 embedding. An engine that refuses all three as bad requests points to a mistake in the file, and the
 reason says how to correct it.
+
+Beside the canaries, and a few times in a revision's life, the same question is asked with log
+probabilities: where two tokens of the known answer are nearly tied, who takes the other is right.
 """
 
 import asyncio
@@ -31,9 +34,11 @@ from holdfast.control.fleet.checks import Check, load_check
 from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Said, Shape
 from holdfast.core.canary_overtime import BodyPieces
 from holdfast.core.failure import Kind
-from holdfast.core.health.answers import AnswerBook, usual_rule
+from holdfast.core.health.answers.agreement import usual_rule
+from holdfast.core.health.answers.answer_book import AnswerBook
 from holdfast.engines import Dialect, dialect
 from holdfast.engines.canary_protocol import CanaryRequest, Trouble, ask, read
+from holdfast.engines.token_choices import ask_choices, read_choices
 
 _SHAPES: Final = (Shape.CHAT, Shape.COMPLETION, Shape.EMBEDDING)
 _NOT_MY_KIND: Final = frozenset({400, 404, 405, 415, 422, 501})
@@ -45,6 +50,7 @@ _VERDICTS: Final = {
     "fail": CanaryVerdict.FAIL,
 }
 _HEALTH_S: Final = 2.0  # a page without inference; the question has what is left of the deadline
+_CHOICES_S: Final = 30.0  # for the question with log probabilities: nobody waits for it
 _CHECK_S: Final = 0.2  # a check has so long at least, however late the answer came
 CHECKS_MAX: Final = 8  # of the user's own at a time; so many that hang are the file's fault
 
@@ -120,6 +126,7 @@ class Canaries:
         self._learned = learned  # the book changed: it should be kept
         self._shapes: dict[tuple[str, str], Shape] = {}  # what (model, engine) was found to answer
         self._checking: set[asyncio.Task[Said | Trouble]] = set()
+        self._choosing: dict[AnswerKey, asyncio.Task[None]] = {}  # asking for log probabilities
 
     def forget(self, replica_id: str) -> None:
         """Remove the learned answers that only this replica gave, as it has left for good."""
@@ -262,8 +269,38 @@ class Canaries:
         judged = self._book.judge(key, config, rule, replica.id, said)
         if judged.learned:
             self._learned()
+        if judged.verdict is CanaryVerdict.PASS:
+            self._learn_choices(deployed, known, config, key)
         cost = said.prompt_tokens + said.tokens
         return CanaryReport(judged.verdict, judged.reason, latency, cost, flaw=judged.flaw)
+
+    def _learn_choices(
+        self, deployed: Deployed, known: Dialect, config: CanaryConfig, key: AnswerKey
+    ) -> None:
+        """Ask a replica that was right for the near ties of its answer, where nobody knows them."""
+        if config.billed or key in self._choosing or not self._book.wants_choices(key, config):
+            return
+        asked = ask_choices(known, config, deployed.served_as)
+        if asked is not None:
+            task = asyncio.create_task(self._ask_choices(deployed, asked, key))
+            self._choosing[key] = task
+            task.add_done_callback(lambda _: self._choosing.pop(key, None))
+
+    async def _ask_choices(self, deployed: Deployed, asked: CanaryRequest, key: AnswerKey) -> None:
+        try:
+            answer = await fetch(
+                deployed.url,
+                asked.path,
+                _CHOICES_S,
+                bearer=bearer(deployed, self._environment),
+                body=asked.body,
+                tls=deployed.context(),
+            )
+            choices = await asyncio.to_thread(read_choices, answer.status, answer.body)
+        except FetchError:
+            choices = ()  # a try that told nothing; canaries find what is wrong with the replica
+        if self._book.take_choices(key, choices):
+            self._learned()
 
     async def _checked(
         self,

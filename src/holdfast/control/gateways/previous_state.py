@@ -11,7 +11,7 @@ import structlog
 from holdfast.config.fleet_file import EndpointSection, FleetFile
 from holdfast.control.fleet.audience import Earlier
 from holdfast.control.gateways.state_file import read_state
-from holdfast.core.health.answers import AnswerBook
+from holdfast.core.health.answers.answer_book import AnswerBook
 from holdfast.frames import ConfigFrame, frame_to_view
 from holdfast.ports import Store
 

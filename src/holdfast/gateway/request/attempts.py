@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
 from holdfast.core.failure import Kind, kind_of_status
-from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector
+from holdfast.core.health.answers.degenerate import DegenerateConfig, DegenerateDetector
 from holdfast.core.messages import (
     Answered,
     Dispatch,

@@ -1,10 +1,10 @@
 """Asks a second replica, in the background, a question that was just answered, and compares.
 
-The policy is the core's (``core.health.answer_comparison``): which answers, which replicas, how
-many at once, and when two answers agree. This module sends and reads the bytes. The second question
-bypasses the flow: no client waits for it, no tenant pays for it, no breaker counts it, and a
-question without an answer is no evidence against a replica. Only whether two replicas agreed leaves
-this module; both texts are dropped after the comparison.
+The policy is the core's (``core.health.answers.answer_comparison``): which answers, which replicas,
+how many at once, and when two answers agree. This module sends and reads the bytes. The second
+question bypasses the flow: no client waits for it, no tenant pays for it, no breaker counts it, and
+a question without an answer is no evidence against a replica. Only whether two replicas agreed
+leaves this module; both texts are dropped after the comparison.
 """
 
 from collections import deque
@@ -16,7 +16,11 @@ import msgspec
 from msgspec import Raw
 
 from holdfast.core.failure import Kind
-from holdfast.core.health.answer_comparison import AnswerComparison, ComparingConfig, same_answer
+from holdfast.core.health.answers.answer_comparison import (
+    AnswerComparison,
+    ComparingConfig,
+    same_answer,
+)
 from holdfast.core.messages import Finish
 from holdfast.core.plan.cost import Use
 from holdfast.core.request.flow import Flow

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.config.fleet_file import Deployed, FleetFile, ModelSection
 from holdfast.config.gateway import BodyConfig, HttpConfig, StreamConfig, UpstreamConfig
-from holdfast.core.health.answer_comparison import ComparingConfig
+from holdfast.core.health.answers.answer_comparison import ComparingConfig
 from holdfast.core.intake.byte_budget import ByteBudgetConfig
 from holdfast.core.intake.shortages import Shortages
 from holdfast.core.request.flow_config import FlowConfig

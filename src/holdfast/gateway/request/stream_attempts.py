@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.core.failure import Kind, kind_of_status
-from holdfast.core.health.degenerate import (
+from holdfast.core.health.answers.degenerate import (
     DegenerateConfig,
     DegenerateDetector,
     suspicious_opening,

@@ -13,36 +13,42 @@ answer settles it.
 A confirmed answer is never voted away: weights do not change within a revision, replicas that rot
 together do. Only another revision, engine, precision or question begins anew.
 
+A text that parts from the known one where the model nearly tied between two tokens (``near_ties``)
+counts as the same. Where those places are, the engine is asked once for each known text.
+
 Rejected: waiting for two replicas before the first is admitted. A cold fleet, or a fleet of one,
-would wait for ever; a provisional answer still shows when the replica changes its mind. Rejected:
-a hash of the answer. Greedy output is not bit-stable, and a hash cannot say how far two answers
-lie apart. Rejected: edit distance over characters. It calls "147" and "148" nearly the same.
+would wait for ever; a provisional answer still shows when the replica changes its mind.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from math import hypot, isfinite
 from typing import Any, Final
 
-from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryVerdict, Rule, Said, Shape
+from holdfast.core.canary import (
+    AnswerKey,
+    CanaryConfig,
+    CanaryVerdict,
+    NearTie,
+    Rule,
+    Said,
+    TokenChoice,
+)
 from holdfast.core.failure import Kind
-from holdfast.core.health.degenerate import DegenerateConfig, DegenerateDetector, suspicious_opening
+from holdfast.core.health.answers.agreement import NO_TEXT, agree
+from holdfast.core.health.answers.degenerate import (
+    DegenerateConfig,
+    DegenerateDetector,
+    suspicious_opening,
+)
+from holdfast.core.health.answers.near_ties import near_ties, parts_at_tie
 from holdfast.core.types import Decision, require
 
-_VERSION: Final = 1  # of what ``export`` writes
+_VERSION: Final = 2  # of what ``export`` writes
+_VERSIONS: Final = (1, _VERSION)  # that are read; the first one knew no near ties
+_CHOICE_TRIES: Final = 3  # to learn the near ties of a text, of each control's life
 _SIZE_MAX: Final = 65_536  # characters or numbers of an answer worth learning; canaries are short
 _NOTE_MAX: Final = 200  # characters of a user's own reason
-_PREFIX_MIN: Final = 0.5  # of the longer answer's words: "147." for "147 coins.", no "The" for all
-
-# A word is a run of letters and digits, with the sign of a number. Scripts that put no blanks
-# between words (kana, ideographs) count by the character.
-_UNSPACED: Final = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD: Final = re.compile(rf"[{_UNSPACED}]|(?:(?<!\w)-(?=\d))?[^\W{_UNSPACED}]+")
-_DIGIT: Final = re.compile(r"\d")
-
-_NO_TEXT: Final = Decision(False, "one of the two holds no text")
-_SAME_TEXT: Final = Decision(True, "the same text")
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,124 +59,6 @@ class Judgement:
     reason: str
     learned: bool = False  # the book changed: persist it
     flaw: Kind | None = None  # EMPTY or DEGENERATE, where it is no answer at all
-
-
-# --- two answers ----------------------------------------------------------------------------------
-
-
-def usual_rule(config: CanaryConfig, said: Said, *, bit_stable: bool) -> Rule:
-    """Return the ``Rule`` to compare by where the config names none, by question and answer.
-
-    Text without ``expect`` is compared exactly where output is ``bit_stable``, else by similarity.
-    """
-    if said.check is not None:
-        return Rule.CHECK
-    if config.shape is Shape.EMBEDDING:
-        return Rule.COSINE
-    if config.shape is Shape.INFER:
-        return Rule.TENSOR if said.tensors else Rule.EXACT
-    if config.expect:
-        return Rule.CONTAINS
-    return Rule.EXACT if bit_stable else Rule.SIMILAR
-
-
-def agree(rule: Rule, config: CanaryConfig, left: Said, right: Said) -> Decision:
-    """Whether two answers count as the same by a rule, as a ``Decision`` with its reason.
-
-    ``contains`` looks for right inside left; texts are compared without regard to white space.
-    """
-    if rule is Rule.COSINE:
-        return _cosine(config.cosine_min, left.vector, right.vector)
-    if rule is Rule.TENSOR:
-        return _tensors(config.tolerance, dict(left.tensors), dict(right.tensors))
-    if rule is Rule.CHECK:
-        passed = left.check is True and right.check is True
-        return Decision(passed, "both passed their check" if passed else "a check did not pass")
-    if left.text is None or right.text is None:
-        return _NO_TEXT
-    said, known = " ".join(left.text.split()), " ".join(right.text.split())
-    if said == known:
-        return _SAME_TEXT
-    if rule is Rule.CONTAINS:
-        found = bool(known) and known in said
-        return Decision(found, f"the expected text is {'' if found else 'not '}in it")
-    if rule is Rule.SIMILAR:
-        return _similar(config.similarity, said, known)
-    pairs = zip(said, known, strict=False)
-    alike = next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(said), len(known)))
-    return Decision(False, f"the texts part after {alike} of {max(len(said), len(known))} letters")
-
-
-def _similar(needed: float, said: str, known: str) -> Decision:
-    left, right = words_of(said), words_of(known)
-    if not left or not right:
-        return Decision(False, "one of the two holds no word")
-    most = max(len(left), len(right))
-    if _one_begins_the_other(left, right) and min(len(left), len(right)) >= _PREFIX_MIN * most:
-        return Decision(True, f"one is the beginning of the other, {most} words long")
-    # A number is what was asked for: one digit off is wrong, however alike the rest. The last ones
-    # may be missing where an answer was cut.
-    numbers = [[word for word in words if _DIGIT.search(word)] for words in (left, right)]
-    if not (_one_begins_the_other(*numbers) and bool(numbers[0]) == bool(numbers[1])):
-        return Decision(False, "they name different numbers")
-    common = _common_words(left, right)
-    share = 2 * common / (len(left) + len(right))
-    of = f"{common} words of {len(left)} and {len(right)} in common: {share:.2f}"
-    return Decision(share >= needed, f"{of}, {needed:g} needed")
-
-
-def words_of(text: str) -> list[str]:
-    """Split a text into lower-case words (runs of letters and digits), to compare texts by."""
-    return _WORD.findall(text.casefold())
-
-
-def _one_begins_the_other(left: Sequence[str], right: Sequence[str]) -> bool:
-    shared = min(len(left), len(right))
-    return left[:shared] == right[:shared]
-
-
-def _common_words(left: Sequence[str], right: Sequence[str]) -> int:
-    """The length of the longest common subsequence, a bit per word: long answers stay cheap."""
-    places: dict[str, int] = {}
-    for at, word in enumerate(left):
-        places[word] = places.get(word, 0) | 1 << at
-    full = (1 << len(left)) - 1
-    unmatched = full
-    for word in right:
-        hit = unmatched & places.get(word, 0)
-        unmatched = ((unmatched + hit) | (unmatched - hit)) & full
-    return len(left) - unmatched.bit_count()
-
-
-def _cosine(needed: float, left: Sequence[float], right: Sequence[float]) -> Decision:
-    if len(left) != len(right):
-        return Decision(False, f"{len(left)} dimensions against {len(right)}")
-    lengths = hypot(*left), hypot(*right)
-    if not all(length > 0 and isfinite(length) for length in lengths):
-        return Decision(False, "a vector without a direction")
-    cosine = sum(a / lengths[0] * (b / lengths[1]) for a, b in zip(left, right, strict=True))
-    # Equal vectors may miss 1 by rounding, which a bound of exactly 1 must forgive.
-    near = cosine >= needed or left == right
-    return Decision(near, f"cosine {cosine:.4f}, {needed:g} needed")
-
-
-_Tensors = Mapping[str, Sequence[float]]
-
-
-def _tensors(tolerance: float, left: _Tensors, right: _Tensors) -> Decision:
-    if not left or left.keys() != right.keys():
-        return Decision(False, "not the same tensors")
-    for name, numbers in left.items():
-        others = right[name]
-        if len(numbers) != len(others):
-            return Decision(False, f"{len(numbers)} numbers against {len(others)} in {name}")
-        # Beside larger neighbours a number near zero is rounding noise; among its equals it is not.
-        noise = min(1.0, max(map(abs, (*numbers, *others)), default=0.0))
-        for at, (a, b) in enumerate(zip(numbers, others, strict=True)):
-            apart = abs(a - b)
-            if a != b and not (isfinite(apart) and apart <= tolerance * max(abs(a), abs(b), noise)):
-                return Decision(False, f"number {at} of {name} is beyond the tolerance")
-    return Decision(True, "every number is within the tolerance")
 
 
 # --- what replicas of a revision answer -----------------------------------------------------------
@@ -184,6 +72,14 @@ class _Page:
     confirmed: Said | None = None
     # Until then: who said what, the provisional answer first. Who takes that back has two lines.
     voices: list[tuple[str, Said]] = field(default_factory=list)
+    choice_tries: int = 0  # how often the engine was asked for the near ties of the known text
+
+    @property
+    def known(self) -> Said | None:
+        """The confirmed answer, else the provisional one."""
+        if self.confirmed is not None:
+            return self.confirmed
+        return self.voices[0][1] if self.voices else None
 
 
 class AnswerBook:
@@ -225,7 +121,7 @@ class AnswerBook:
             self._pages[key] = self._pages.pop(key)  # to the end: it is in use
             confirmed = known.confirmed
         if confirmed is not None:
-            found = agree(rule, config, said, confirmed)
+            found = _as_known(rule, config, said, confirmed)
             if found:
                 return Judgement(
                     CanaryVerdict.PASS, f"as this revision is known to answer: {found.reason}"
@@ -245,16 +141,44 @@ class AnswerBook:
         It is the confirmed answer, else the provisional one; empty if nothing was learned.
         """
         page = self._pages.get(key)
-        if page is None:
-            return ()
-        if page.confirmed is not None:
-            return (page.confirmed,)
-        return tuple(said for _, said in page.voices[:1])
+        known = None if page is None else page.known
+        return () if known is None else (known,)
 
     def is_confirmed(self, key: AnswerKey) -> bool:
         """Whether two replicas have agreed on the answer for this key."""
         page = self._pages.get(key)
         return page is not None and page.confirmed is not None
+
+    def wants_choices(self, key: AnswerKey, config: CanaryConfig) -> bool:
+        """Whether the engine should be asked which tokens of the known answer are nearly tied.
+
+        Three times at most for one text, as not every engine can tell; only texts have tokens.
+        """
+        page = self._pages.get(key)
+        if page is None or page.question != config.question or page.choice_tries >= _CHOICE_TRIES:
+            return False
+        known = page.known
+        return known is not None and known.text is not None and known.near_ties is None
+
+    def take_choices(self, key: AnswerKey, choices: Sequence[TokenChoice]) -> bool:
+        """Learn near ties from the tokens of an answer to the same question; none came: a try.
+
+        Returns ``True`` if the book changed and must be stored.
+        """
+        page = self._pages.get(key)
+        known = None if page is None else page.known
+        if page is None or known is None or known.text is None:
+            return False
+        page.choice_tries += 1
+        ties = near_ties(known.text, choices)
+        if ties is None:
+            return False
+        told = replace(known, near_ties=ties)
+        if page.confirmed is not None:
+            page.confirmed = told
+        else:
+            page.voices[0] = (page.voices[0][0], told)
+        return True
 
     def forget_replica(self, replica_id: str) -> bool:
         """Remove a replica's unconfirmed answers; ``True`` if the book changed and must be stored.
@@ -291,19 +215,21 @@ class AnswerBook:
                 CanaryVerdict.PASS, "the first answer; no peer has confirmed it yet", True
             )
         for peer, answer in lines:
-            if peer != replica_id and agree(rule, config, said, answer):
+            if peer != replica_id and _as_known(rule, config, said, answer):
                 page.confirmed, page.voices = answer, []
                 return Judgement(
                     CanaryVerdict.PASS, f"confirmed: {peer} and {replica_id} agree", True
                 )
         holder, provisional = lines[0]
-        found = agree(rule, config, said, provisional)
+        found = _as_known(rule, config, said, provisional)
         kept = [line for line in lines[1:] if line[0] != replica_id]
         if found:
             page.voices = [lines[0], *kept]
             taken_back = len(kept) + 1 < len(lines)
             return Judgement(
-                CanaryVerdict.PASS, "as before; no peer has confirmed it yet", taken_back
+                CanaryVerdict.PASS,
+                f"as before ({found.reason}); no peer has confirmed it yet",
+                taken_back,
             )
         own = next((answer for peer, answer in lines[1:] if peer == replica_id), None)
         changed = own is None or not agree(rule, config, said, own)
@@ -342,7 +268,7 @@ class AnswerBook:
         """Build a book from what ``export`` returned; anything else raises ``ValueError``."""
         book = cls(keys_max=keys_max, candidates_max=candidates_max)
         version, pages = _fields(data, "version", "pages")
-        if version != _VERSION:
+        if version not in _VERSIONS:
             raise ValueError(f"a book of answers of version {_VERSION} is needed")
         for entry in _list(pages)[-keys_max:]:
             names, question, confirmed, voices = _fields(
@@ -352,15 +278,26 @@ class AnswerBook:
             if key in book._pages:
                 raise ValueError("the book of answers holds a key twice")
             page = _Page(_text(question))
-            lines = [(_text(who), _said(what)) for who, what in _pairs(voices)]
+            lines = [(_text(who), _said(what, version)) for who, what in _pairs(voices)]
             if confirmed is not None:
-                page.confirmed = _said(confirmed)
+                page.confirmed = _said(confirmed, version)
             else:
                 page.voices = lines[:1] + lines[1:][-(candidates_max - 1) :]
             if (confirmed is None) != bool(lines):
                 raise ValueError("the book of answers holds a page that is neither open nor closed")
             book._pages[key] = page
         return book
+
+
+def _as_known(rule: Rule, config: CanaryConfig, said: Said, known: Said) -> Decision:
+    """Whether an answer agrees with a known one, or parts from it at a near tie."""
+    found = agree(rule, config, said, known)
+    if found or said.text is None or known.text is None or not known.near_ties:
+        return found
+    at = parts_at_tie(known.near_ties, known.text, said.text)
+    if at is None:
+        return found
+    return Decision(True, f"they part after {at} letters, where two tokens are nearly as likely")
 
 
 def _checked(said: Said) -> Judgement:
@@ -373,7 +310,7 @@ def _checked(said: Said) -> Judgement:
 
 
 def _expected(config: CanaryConfig, rule: Rule, said: Said) -> Judgement:
-    found = _NO_TEXT
+    found = NO_TEXT
     for text in config.expect:
         found = agree(rule, config, said, Said(text=text))
         if found:
@@ -424,16 +361,29 @@ def _plain(said: Said) -> dict[str, object]:
         "text": said.text,
         "vector": list(said.vector),
         "tensors": [[name, list(values)] for name, values in said.tensors],
+        "near_ties": None
+        if said.near_ties is None
+        else [[tie.at, list(tie.others)] for tie in said.near_ties],
     }
 
 
-def _said(data: object) -> Said:
-    text, vector, tensors = _fields(data, "text", "vector", "tensors")
+def _said(data: object, version: int) -> Said:
+    names = ("text", "vector", "tensors")
+    text, vector, tensors, *more = _fields(data, *names, *(("near_ties",) if version > 1 else ()))
+    ties = more[0] if more else None
     return Said(
         text=None if text is None else _text(text),
         vector=_numbers(vector),
         tensors=tuple((_text(name), _numbers(values)) for name, values in _pairs(tensors)),
+        near_ties=None if ties is None else tuple(_tie(pair) for pair in _pairs(ties)),
     )
+
+
+def _tie(pair: list[Any]) -> NearTie:
+    at, others = pair
+    if type(at) is not int or at < 0:
+        raise ValueError("a book of answers needs a count of letters here")
+    return NearTie(at, tuple(_text(other) for other in _list(others)))
 
 
 def _fields(data: object, *names: str) -> list[Any]:
@@ -473,4 +423,4 @@ def _numbers(data: object) -> tuple[float, ...]:
     return tuple(numbers)
 
 
-__all__ = ["AnswerBook", "Judgement", "agree", "usual_rule", "words_of"]
+__all__ = ["AnswerBook", "Judgement"]

@@ -30,7 +30,7 @@ from random import Random
 from typing import Final
 
 from holdfast.core.canary import CanaryConfig, Rule, Said
-from holdfast.core.health.answers import agree, words_of
+from holdfast.core.health.answers.agreement import agree, words_of
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.candidate import Candidate
 from holdfast.core.types import SECOND, Decision, require

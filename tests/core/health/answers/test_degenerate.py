@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.health.degenerate import (
+from holdfast.core.health.answers.degenerate import (
     DegenerateConfig,
     DegenerateDetector,
     Degeneration,

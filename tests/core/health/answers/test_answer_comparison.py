@@ -3,7 +3,7 @@ from random import Random
 import pytest
 
 from holdfast.core.failure import Outcome
-from holdfast.core.health.answer_comparison import (
+from holdfast.core.health.answers.answer_comparison import (
     RAISED,
     RAISED_FOR,
     AnswerComparison,
