@@ -22,6 +22,7 @@ from random import Random
 from typing import Any, Final
 
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.failure import Kind
 from holdfast.core.health.fleet import Fleet
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import (
@@ -236,6 +237,9 @@ class Pool:
         """Readings that the fleet does not remember are not told: they change nothing there."""
         if not one.up or one.gap.over(now_s):
             return
+        if self._long.over(now_s) and one.inflight:  # canaries wait in a queue that its page shows
+            self._tell(EngineLoads((LoadReported("", one.id, waiting=2, kv_used=0.6),)), now)
+            return
         polls = SUMMARY_S * REPLICAS  # for which this look stands
         full = not one.full_before and self._rng.random() < polls * self._weather.full_reading
         if full or one.full_before:
@@ -257,7 +261,8 @@ class Pool:
             return
         if rng.random() < weather.lost:
             self.counts["probes lost"] += 1
-            self._answer(action, CanaryVerdict.FAIL, now, 0.01, detail="the connection was reset")
+            told = {"detail": "the connection was reset", "flaw": Kind.RESET}
+            self._answer(action, CanaryVerdict.FAIL, now, 0.01, **told)
             return
         paused = self._pause.over(now_s)
         if self._burst.over(now_s) and not paused and rng.random() < weather.busy:

@@ -574,7 +574,7 @@ def test_answers_that_are_not_understood_are_learned_anew(stage, world):
 
     async def scene(control):
         await world.until(lambda: all_ready(control))
-        assert stage.store.answers()["version"] == 1
+        assert stage.store.answers()["version"] == 2
 
     play_launched(stage, scene)
 

@@ -194,6 +194,20 @@ def test_an_engine_that_cannot_tell_its_ties_is_asked_three_times(world, answer)
     assert asked == 8 + 3
 
 
+def test_nothing_is_asked_on_when_control_stops(world):
+    async def main():
+        replica = await world.standin()
+        canaries = world.canaries()
+        told = await canaries.ask(world.deployed(replica.url), 10.0)
+        replica.set_fault(fault("hang"))
+        (asking,) = canaries._choosing.values()
+        await canaries.close()
+        await replica.stop()
+        return told.verdict, asking.cancelled(), canaries._choosing
+
+    assert asyncio.run(main()) == ("pass", True, {})
+
+
 # --- shapes that are found out -------------------------------------------------------------------
 
 TEXT = (

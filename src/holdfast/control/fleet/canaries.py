@@ -128,6 +128,13 @@ class Canaries:
         self._checking: set[asyncio.Task[Said | Trouble]] = set()
         self._choosing: dict[AnswerKey, asyncio.Task[None]] = {}  # asking for log probabilities
 
+    async def close(self) -> None:
+        """Cancel the questions for log probabilities that are under way; canaries are not here."""
+        tasks = list(self._choosing.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     def forget(self, replica_id: str) -> None:
         """Remove the learned answers that only this replica gave, as it has left for good."""
         if self._book.forget_replica(replica_id):

@@ -154,6 +154,7 @@ class FleetLoop:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._canaries.close()
 
     def _tick(self) -> None:
         now = time.monotonic_ns()

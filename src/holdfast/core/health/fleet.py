@@ -75,6 +75,7 @@ _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
 _UNANSWERED_MAX: Final = 3  # canaries in a row, while users' tokens move and a slot is free
 _USUAL_FACTOR: Final = 20  # on an idle replica's canary: no noise of a healthy one is as long
+_LATE_FACTOR: Final = 2  # on the last three canaries, where they took longer than most
 _OVERTIME: Final = 2.5  # times the deadline, for an answer that is read on: two drips of 5 s
 _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
 
@@ -350,6 +351,9 @@ class Fleet:
         signal, why = read_canary(event, stands=stands)
         if signal is Signal.CANARY_PASS and event.latency:
             signal, why = self._evidence.in_good_time(member, event)
+        if member.lost_on_the_way(event, now):
+            signal, why = Signal.UNKNOWN, event.detail
+            member.call_canary(now)
         member.note_silence(event, now)
         if self._unended(member, signal, now):
             signal, why = Signal.UNENDED, f"{member.unanswered} canaries in a row"
@@ -368,7 +372,7 @@ class Fleet:
         waited = event.latency if event.verdict is CanaryVerdict.TIMEOUT else 0
         if waited and self._evidence.was_doubted(model, now - waited):
             return  # it was asked while nobody answered, and another was the first to go on
-        if waited and self._takes_out(member, signal):
+        if waited and self._moves(member, signal):
             silence = self._evidence.silence(member, now)
             if not silence:
                 actions.append(self._notice(member, now, "verdict held", silence.reason))
@@ -386,10 +390,10 @@ class Fleet:
             member.excused_at = now  # it ends what it has; a new process would cut that
 
     @staticmethod
-    def _takes_out(member: Member, signal: Signal) -> bool:
-        """Whether a silence would take a replica out that serves."""
+    def _moves(member: Member, signal: Signal) -> bool:
+        """Whether a silence would move a replica that serves: into suspicion, or out."""
         health = member.health
-        return health.state in ROUTABLE and health.would_become(signal) is State.QUARANTINED
+        return health.state in ROUTABLE and health.would_become(signal) is not health.state
 
     def _unended(self, member: Member, signal: Signal, now: int) -> bool:
         """Whether a replica cannot be merely busy: it has a free slot, and its peers answer.
@@ -506,7 +510,12 @@ class Fleet:
     def _ask(self, member: Member, now: int, actions: list[FleetAction]) -> None:
         """Send a canary that is due, if it takes nothing from users or is worth it."""
         health = member.health
-        if not health.canary_due(now) or member.canary_out:
+        if member.canary_out:
+            if self._waits_alone(member) and now >= member.half_waited():
+                member.peers_asked = True
+                self._evidence.ask_peers(member, now)
+            return
+        if not health.canary_due(now):
             return
         member.forget_old_queue(now)
         if not member.may_be_asked(now, self._unserved):
@@ -523,6 +532,15 @@ class Fleet:
         asked = (replica.id, replica.model, deadline, health.incarnation, longest)
         actions.append(RunCanary(*asked, unhurried=self._is_unhurried(member)))
 
+    @staticmethod
+    def _waits_alone(member: Member) -> bool:
+        """Whether the canary under way is all there is to tell how a replica that serves is.
+
+        Where it is late, its peers are asked before its time is over: heard meanwhile, they make
+        the silence its own, and silent as well, everybody's.
+        """
+        return not (member.inflight or member.peers_asked) and member.health.state in ROUTABLE
+
     def _has_routable_peer(self, member: Member) -> bool:
         model = member.replica.model
         return any(
@@ -537,7 +555,10 @@ class Fleet:
         if member.drain is not None or health.state is State.DEAD or member.stands_still:
             return now
         look = now + self._heartbeat
-        if health.state in JUDGED and not member.canary_out:
+        if member.canary_out:
+            half = member.half_waited()
+            look = min(look, half if half > now and self._waits_alone(member) else look)
+        elif health.state in JUDGED:
             due = health.next_canary_at
             look = min(look, due if due > now else now + SECOND)  # due already: no slot is free
         if health.load_deadline:
@@ -551,11 +572,12 @@ class Fleet:
         has just been silent for so long still less.
         """
         usual, idle = member.baseline.median(), member.inflight == 0
+        longest = round(self._busy_patience(member))
         if usual is not None and idle and member.health.state in ROUTABLE:
             again = member.canary_verdict is CanaryVerdict.TIMEOUT
             least = self._canary_again if again else self._canary_least
-            return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
-        return min(round(self._busy_patience(member)), self._canary_deadline_max)
+            return min(max(least, _USUAL_FACTOR * usual), longest)
+        return longest
 
     @staticmethod
     def _is_unhurried(member: Member) -> bool:
@@ -567,8 +589,14 @@ class Fleet:
         return health.state is State.QUARANTINED and member.canary_at > health.since
 
     def _busy_patience(self, member: Member) -> float:
-        """How long a canary may take beside the requests that are on the replica now."""
-        return self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+        """How long a canary may take beside the requests that are on the replica now.
+
+        Never less than twice as long as its last three did: where everybody became slow, a late
+        answer is on its way.
+        """
+        beside = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+        lately = _LATE_FACTOR * (member.baseline.median() or 0)
+        return min(max(beside, lately), self._canary_deadline_max)
 
     def _hurry_canary(self, member: Member, now: int, actions: list[FleetAction]) -> None:
         """Take back the time that a canary was given for requests beside it, once they are gone.

@@ -5,6 +5,7 @@ from typing import Final
 
 from holdfast.core.canary import CanaryConfig, CanaryVerdict
 from holdfast.core.engine_work import PromptReading
+from holdfast.core.failure import Kind
 from holdfast.core.health.baseline import CanaryBudget, LatencyBaseline
 from holdfast.core.health.drain import Drain
 from holdfast.core.health.health import ReplicaHealth
@@ -16,7 +17,9 @@ _RIGHT: Final = (Signal.CANARY_PASS, Signal.CANARY_SLOW)
 _STILLS_MAX: Final = 64  # times between signs of users' requests; one a second for a while
 _STILLS_FOR: Final = 30 * SECOND
 _QUEUE_FRESH: Final = 15 * SECOND  # pages are read once in 5 s at the least
-_HEARD_MAX: Final = 8  # times it was heard of, a second apart: they reach back over a canary's wait
+_HEARD_APART: Final = SECOND // 4
+_HEARD_MAX: Final = 32  # times it was heard of, so far apart: they reach back over a canary's wait
+_LOST_APART: Final = 600 * SECOND  # between two connections that a network may lose
 
 
 class Member:
@@ -35,6 +38,7 @@ class Member:
         "canary_at",
         "canary_charged",
         "canary_error",
+        "canary_lost_at",
         "canary_out",
         "canary_passed",
         "canary_until",
@@ -52,6 +56,7 @@ class Member:
         "move_told",
         "moved_at",
         "only_busy_since",
+        "peers_asked",
         "progress_at",
         "prompts",
         "replica",
@@ -98,6 +103,8 @@ class Member:
         self.canary_at = 0
         self.canary_verdict: CanaryVerdict | None = None  # of the latest that says anything of it
         self.canary_error = False  # the engine said that it fails (5xx)
+        self.canary_lost_at: int | None = None  # when a canary's connection last was reset
+        self.peers_asked = False  # the one under way is late, and peers were asked meanwhile
         self.heard: deque[int] = deque(maxlen=_HEARD_MAX)  # it answered a canary or a user
         self.wake_at = 0  # no earlier tick has anything to do here
         self.baseline = LatencyBaseline(self.canary)
@@ -132,6 +139,21 @@ class Member:
         self.canary_passed = signal in _RIGHT
         self.slow = signal is Signal.CANARY_SLOW
 
+    def lost_on_the_way(self, result: CanaryResult, now: int) -> bool:
+        """Whether a ready replica's canary was reset, and none before it for ten minutes.
+
+        So much a network does now and then, and the next canary tells.
+        """
+        if result.flaw is not Kind.RESET:
+            return False
+        before, self.canary_lost_at = self.canary_lost_at, now
+        seldom = before is None or now - before >= _LOST_APART
+        return seldom and self.health.state is State.READY
+
+    def half_waited(self) -> int:
+        """When (ns) half of the time is over that the canary under way may take."""
+        return (self.canary_asked_at + self.canary_until) // 2
+
     def note_silence(self, result: CanaryResult, now: int) -> None:
         """Count canaries in a row that timed out, and note since when nothing moved there."""
         if not result.verdict.silent:
@@ -146,7 +168,7 @@ class Member:
     def hear(self, now: int) -> None:
         """Note that the replica answered a canary or a user, right or wrong."""
         self.silent_from = 0
-        if not self.heard or now - self.heard[-1] >= SECOND:
+        if not self.heard or now - self.heard[-1] >= _HEARD_APART:
             self.heard.append(now)
 
     def heard_by(self, now: int) -> int:
@@ -254,6 +276,7 @@ class Member:
         """
         self.canary_yields = not (self.called_back or self.doubted(now, patience))
         self.canary_out = True
+        self.peers_asked = False
         self.canary_charged = self.canary.billed or not self.has_free_slot
 
     @property

@@ -4,8 +4,8 @@ import pytest
 from fleet_stage import Control, all_of, engine_says, notices
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Exited, Move
-from holdfast.core.types import SECOND, State
+from holdfast.core.messages import Exited, Move, RunCanary
+from holdfast.core.types import MILLISECOND, SECOND, State
 
 # --- busy, stalled, unknown -----------------------------------------------------------------------
 
@@ -116,12 +116,46 @@ def test_an_idle_replica_stays_in_while_none_of_its_peers_is_heard_of_either():
     control = Control("r1", "r2", "r3")
     control.after(20.0)
     for _ in range(5):
-        unanswered(control, "r1")
+        (notice,) = notices(unanswered(control, "r1"))
+        assert (notice.what, "may be everybody's" in notice.reason) == ("verdict held", True)
+    assert control.states() == [State.READY] * 3
+    control.canary("r2", "pass")
+    control.after(1.0)
+    unanswered(control, "r1")
     assert control.state("r1") is State.SUSPECT
     control.canary("r2", "pass")
     control.after(1.0)
     unanswered(control, "r1")
+    unanswered(control, "r1")
     assert control.state("r1") is State.QUARANTINED
+
+
+def test_peers_are_asked_while_a_canary_is_late_so_that_its_silence_is_its_own_at_once():
+    """Nobody else would be heard of meanwhile: idle replicas are asked every few seconds."""
+    control = Control("r1", "r2", "r3")
+    control.latencies = dict.fromkeys(("r1", "r2", "r3"), 100 * MILLISECOND)
+    control.wait(30.0)
+    control.answers["r1"] = None
+    while not control.fleet.members["r1"].canary_out:
+        control.wait(0.2)
+    asked_at = control.now
+    early = all_of(control.wait(1.4), RunCanary)
+    called = all_of(control.wait(0.2), RunCanary)
+    assert {canary.replica_id for canary in called} | {c.replica_id for c in early} >= {"r2", "r3"}
+    assert called
+    control.wait(3.0 - (control.now - asked_at) / SECOND)
+    (notice,) = notices(control.canary("r1", "timeout", latency=3 * SECOND, running=0))
+    assert notice.what == "suspect"
+
+
+def test_peers_are_not_asked_for_a_canary_that_is_late_beside_users():
+    control = Control("r1", "r2", "r3")
+    control.latencies = dict.fromkeys(("r1", "r2", "r3"), 100 * MILLISECOND)
+    control.wait(30.0)
+    usual = len(all_of(control.wait(30.0), RunCanary))
+    control.tally("r1", successes=1, inflight=32)
+    control.answers["r1"] = None
+    assert len(all_of(control.wait(30.0), RunCanary)) <= usual
 
 
 # --- long answers, drips and free slots -----------------------------------------------------------

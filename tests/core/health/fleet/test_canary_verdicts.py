@@ -4,6 +4,7 @@ import pytest
 from fleet_stage import Control, all_of, liar, notices
 
 from holdfast.core.canary import CanaryVerdict
+from holdfast.core.failure import Kind
 from holdfast.core.health.ejection import EjectionConfig
 from holdfast.core.health.health import Signal
 from holdfast.core.messages import CanaryResult, DrainAsked, Exited, Launch, RunCanary, Stop
@@ -33,6 +34,39 @@ def test_a_failing_canary_makes_a_suspect_with_a_tenth_of_its_share():
     assert (notice.what, notice.reason) == ("suspect", "a canary got no answer")
     assert control.share("r1") == pytest.approx(0.1)
     assert control.share("r2") == 1.0
+
+
+def lost(control: Control) -> list:
+    """A canary whose connection was reset."""
+    return control.canary("r1", "fail", flaw=Kind.RESET)
+
+
+def test_one_connection_lost_on_the_way_is_asked_again_at_once_and_proves_nothing():
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = None
+    control.wait(7.0)
+    assert notices(lost(control)) == []
+    (again,) = [c for c in all_of(control.wait(0.2), RunCanary) if c.replica_id == "r1"]
+    assert again.deadline
+    control.canary("r1", "pass")
+    assert control.state("r1") is State.READY
+
+
+@pytest.mark.parametrize("apart_s", [1.0, 300.0])
+def test_a_second_one_soon_after_counts(apart_s):
+    control = Control("r1", "r2", "r3")
+    lost(control)
+    control.wait(apart_s, every=SECOND)
+    (notice,) = notices(lost(control))
+    assert notice.what == "suspect"
+
+
+def test_a_replica_that_is_not_ready_has_no_lost_canary():
+    control = Control("r1", "r2", "r3")
+    control.canary("r1", "fail")
+    lost(control)
+    lost(control)
+    assert control.state("r1") is State.QUARANTINED
 
 
 def test_a_suspect_that_keeps_failing_is_quarantined_and_asked_on():
