@@ -22,6 +22,10 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli.fleet import status
+from holdfast.core.canary import CanaryConfig
+from holdfast.core.health.answers.near_ties import near_ties
+from holdfast.engines import dialect
+from holdfast.engines.token_choices import ask_choices, read_choices
 
 BENCH = Path(__file__).parents[2] / "bench"
 RUNS = 20
@@ -243,6 +247,23 @@ def test_engines_hold_no_port_of_their_fleet(stage, chaos):
     assert len(ports) == 2
     for pid in all_ready(stage, fleet).values():
         assert ports.isdisjoint(str(one.readlink()) for one in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_it_tells_which_tokens_of_a_canary_were_likely(stage, chaos):
+    """Where two are nearly as likely, a replica may answer either; counting, it is sure of each."""
+    row = next(iter(chaos.fleet.replicas().values()))
+    asked = ask_choices(dialect("llamacpp"), CanaryConfig(), "smollm2")
+    assert asked is not None
+    connection = http.client.HTTPConnection(row["endpoint"].removeprefix("http://"), timeout=60)
+    connection.request("POST", asked.path, asked.body, dict(asked.headers))
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    choices = read_choices(response.status, body)
+    text = json.loads(body)["choices"][0]["message"]["content"]
+    assert "".join(choice.text for choice in choices) == text
+    assert all(len(choice.likeliest) == 5 for choice in choices)
+    assert near_ties(text, choices) == ()
 
 
 # --- the end -------------------------------------------------------------------------------------

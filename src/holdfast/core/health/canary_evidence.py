@@ -23,13 +23,14 @@ from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.lifecycle import JUDGED, ROUTABLE, Signal
 from holdfast.core.health.member import Member
 from holdfast.core.messages import CanaryResult, FleetAction, Notice
-from holdfast.core.types import SECOND, Decision, nanos
+from holdfast.core.types import SECOND, Decision, nanos, seconds
 
 _APART: Final = 2 * SECOND  # between what two gateways tell of the same time
 # Word of users comes with a summary, up to a second late, and one long prompt can hold a whole
 # batch for another: in this beginning of a canary's wait, half of it at most, peers prove nothing.
 _BEGINNING: Final = 2 * SECOND
 _STILL_MAX: Final = 15 * SECOND  # of peers: a replica that hangs is found after twice as long
+_LATE_FACTOR: Final = 2  # on the quickest canary of a peer: sooner, an answer is late, not missing
 _EVERYBODY_SILENT: Final = Decision(
     allowed=False, reason="none of its peers was heard of either: the silence may be everybody's"
 )
@@ -163,13 +164,20 @@ class CanaryEvidence:
 
         Also where none is there that should have: the others load, leave or are out. Gateways
         report once a second, so reports of the last second prove nothing: where all replicas stood
-        still and go on, the first one to be reported would condemn the others.
+        still and go on, the first one to be reported would condemn the others. Nor is it silence
+        where it has waited less than twice as long as its quickest peer just did.
         """
         peers = self._peers(member)
         if not any(peer.health.state in ROUTABLE for peer in peers):
             return _NO_PEERS
+        # What its users got while the canary waited was the last of it.
+        began = max(member.silent_from, min(member.progress_at, now - 2 * SECOND))
         heard_at = [peer.heard_by(now - SECOND) for peer in peers]
-        return may_blame_silence(heard_at, member.silent_from, now)
+        heard = may_blame_silence(heard_at, began, now)
+        took = [p.canary_took for p in peers if p.canary_took and p.canary_at > member.silent_from]
+        if heard and took and now - member.silent_from < _LATE_FACTOR * min(took):
+            return Decision(allowed=False, reason=f"its peers take {seconds(min(took)):.1f} s, too")
+        return heard
 
     def doubt(self, model: str, now: int, actions: list[FleetAction]) -> bool:
         """Whether to hold the states of a model's replicas because all its canaries fail.

@@ -75,7 +75,6 @@ _LOADING: Final = (State.STARTING, State.LOADING, State.WARMING)
 _ENDED: Final = (State.STOPPED, State.DEAD)
 _UNANSWERED_MAX: Final = 3  # canaries in a row, while users' tokens move and a slot is free
 _USUAL_FACTOR: Final = 20  # on an idle replica's canary: no noise of a healthy one is as long
-_LATE_FACTOR: Final = 2  # on the last three canaries, where they took longer than most
 _OVERTIME: Final = 2.5  # times the deadline, for an answer that is read on: two drips of 5 s
 _DOUBTS: Final = (BreakerState.OPEN.value, ReportCode.OVERDUE.value)  # reports that call a canary
 
@@ -391,9 +390,14 @@ class Fleet:
 
     @staticmethod
     def _moves(member: Member, signal: Signal) -> bool:
-        """Whether a silence would move a replica that serves: into suspicion, or out."""
+        """Whether a silence would move a replica that serves: into suspicion, or out.
+
+        Answers that do not end are none: for those a peer was a witness already.
+        """
         health = member.health
-        return health.state in ROUTABLE and health.would_become(signal) is not health.state
+        if health.state not in ROUTABLE or signal is Signal.UNENDED:
+            return False
+        return health.would_become(signal) is not health.state
 
     def _unended(self, member: Member, signal: Signal, now: int) -> bool:
         """Whether a replica cannot be merely busy: it has a free slot, and its peers answer.
@@ -572,12 +576,11 @@ class Fleet:
         has just been silent for so long still less.
         """
         usual, idle = member.baseline.median(), member.inflight == 0
-        longest = round(self._busy_patience(member))
         if usual is not None and idle and member.health.state in ROUTABLE:
             again = member.canary_verdict is CanaryVerdict.TIMEOUT
             least = self._canary_again if again else self._canary_least
-            return min(max(least, _USUAL_FACTOR * usual), longest)
-        return longest
+            return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
+        return min(round(self._busy_patience(member)), self._canary_deadline_max)
 
     @staticmethod
     def _is_unhurried(member: Member) -> bool:
@@ -589,14 +592,8 @@ class Fleet:
         return health.state is State.QUARANTINED and member.canary_at > health.since
 
     def _busy_patience(self, member: Member) -> float:
-        """How long a canary may take beside the requests that are on the replica now.
-
-        Never less than twice as long as its last three did: where everybody became slow, a late
-        answer is on its way.
-        """
-        beside = self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
-        lately = _LATE_FACTOR * (member.baseline.median() or 0)
-        return min(max(beside, lately), self._canary_deadline_max)
+        """How long a canary may take beside the requests that are on the replica now."""
+        return self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
 
     def _hurry_canary(self, member: Member, now: int, actions: list[FleetAction]) -> None:
         """Take back the time that a canary was given for requests beside it, once they are gone.

@@ -41,6 +41,7 @@ class Member:
         "canary_lost_at",
         "canary_out",
         "canary_passed",
+        "canary_took",
         "canary_until",
         "canary_verdict",
         "canary_yields",
@@ -103,6 +104,7 @@ class Member:
         self.canary_at = 0
         self.canary_verdict: CanaryVerdict | None = None  # of the latest that says anything of it
         self.canary_error = False  # the engine said that it fails (5xx)
+        self.canary_took = 0  # until the latest was right; 0: it was not, or it is not known
         self.canary_lost_at: int | None = None  # when a canary's connection last was reset
         self.peers_asked = False  # the one under way is late, and peers were asked meanwhile
         self.heard: deque[int] = deque(maxlen=_HEARD_MAX)  # it answered a canary or a user
@@ -138,6 +140,7 @@ class Member:
         self.canary_error = failed and (result.status or 0) >= 500
         self.canary_passed = signal in _RIGHT
         self.slow = signal is Signal.CANARY_SLOW
+        self.canary_took = result.latency if self.canary_passed else 0
 
     def lost_on_the_way(self, result: CanaryResult, now: int) -> bool:
         """Whether a ready replica's canary was reset, and none before it for ten minutes.

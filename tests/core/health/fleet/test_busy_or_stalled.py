@@ -4,7 +4,7 @@ import pytest
 from fleet_stage import Control, all_of, engine_says, notices
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Exited, Move, RunCanary
+from holdfast.core.messages import Exited, Move, RunCanary, Seen, Summary, Tally
 from holdfast.core.types import MILLISECOND, SECOND, State
 
 # --- busy, stalled, unknown -----------------------------------------------------------------------
@@ -127,6 +127,32 @@ def test_an_idle_replica_stays_in_while_none_of_its_peers_is_heard_of_either():
     control.after(1.0)
     unanswered(control, "r1")
     unanswered(control, "r1")
+    assert control.state("r1") is State.QUARANTINED
+
+
+def test_an_idle_replica_is_not_silent_yet_where_its_peers_take_nearly_as_long():
+    """Everybody became slow: its answer is late, and on its way."""
+    control = Control("r1", "r2", "r3")
+    for state in (State.READY, State.SUSPECT):  # the second time it is silent for twice as long
+        control.after(1.6).canary("r2", "pass", latency=1_600 * MILLISECOND)
+        told = control.after(1.4).canary("r1", "timeout", latency=3 * SECOND, running=0)
+        (notice,) = notices(told)
+        assert ("its peers take 1.6 s, too" in notice.reason) is (state is State.READY)
+        assert control.state("r1") is state
+
+
+def test_peers_heard_before_its_users_last_got_a_token_do_not_make_a_silence_its_own():
+    """A canary that waited long began when all was well; then everybody stood still."""
+    control = Control("r1", "r2", "r3")
+    control.after(20.0).tally("r2", successes=1, inflight=8)
+    control.after(4.0)
+    silent = {"latency": 12 * SECOND, "running": 8, "progress": False}
+    control.tell(Seen((Summary((Tally("m", "r1", 0, 0, 0, 8, 40),)),)))
+    control.after(5.0)
+    (notice,) = notices(control.canary("r1", "timeout", **silent))
+    assert (notice.what, "may be everybody's" in notice.reason) == ("verdict held", True)
+    control.tally("r2", successes=1, inflight=8)
+    control.after(2.0).canary("r1", "timeout", **silent)
     assert control.state("r1") is State.QUARANTINED
 
 

@@ -57,12 +57,6 @@ def test_an_idle_replica_whose_canaries_are_quick_has_less_time_and_after_a_sile
     control.latencies["r1"] = 400 * MILLISECOND
     control.wait(30.0)
     assert deadlines()[0] == 5 * SECOND  # twenty times what it takes, and no more than ever
-    control.latencies["r1"] = 4 * SECOND
-    control.wait(30.0)
-    assert deadlines()[0] == 8 * SECOND  # where it has become slow, it is late, not silent
-    control.latencies["r1"] = 20 * SECOND
-    control.wait(30.0)
-    assert deadlines()[0] == 30 * SECOND  # within the bound
 
 
 def test_a_quarantined_replica_is_asked_soon_whether_it_still_fails_and_then_at_length():
