@@ -35,23 +35,24 @@ class PodLogFollower:
         self._path = f"{path}/log"
         self._last = "" if since is None else _stamp(since)
         self._tell = tell
-        self._goes_on = True
+        self._ended = asyncio.Event()
         self._task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         wait_s = _AGAIN_S
         while True:
-            before = self._last
+            before, ended = self._last, self._ended.is_set()
             try:
                 await self._follow()
             except UnreadableError as error:
                 _log.debug("log is not read", pod=self._path, reason=str(error))
             except Exception:  # noqa: BLE001 whoever hears of lines must not end the reading
                 _log.exception("log is not read", pod=self._path)
-            if not self._goes_on:
+            if ended:
                 return
             wait_s = _AGAIN_S if self._last != before else min(wait_s * 2, _AGAIN_MAX_S)
-            await asyncio.sleep(wait_s)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), wait_s)
 
     async def _follow(self) -> None:
         params = {"follow": "true", "timestamps": "true", "container": ENGINE}
@@ -66,15 +67,18 @@ class PodLogFollower:
                     self._tell(text[:LINE_MAX])
 
     async def finish(self, within_s: float) -> None:
-        """The container has ended: take its last lines, for so long at most."""
-        self._goes_on = False
+        """The container has ended: take its last lines, for so long at most.
+
+        A reading that was under way may have been refused or cut before they came, so there is one
+        more, which begins now or when that one ends.
+        """
+        self._ended.set()
         done, _ = await asyncio.wait({self._task}, timeout=within_s)
         if not done:
             await self.close()
 
     async def close(self) -> None:
         """Stop reading at once."""
-        self._goes_on = False
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
