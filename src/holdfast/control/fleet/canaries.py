@@ -209,7 +209,8 @@ class Canaries:
             if left_s <= 0:
                 raise FetchError("timeout", f"nothing within {deadline_s:g} s")
             began = time.monotonic_ns()
-            answer = await self._post(deployed, known, asked, left_s, overtime)
+            sent = ask(known, asked, deployed.served_as)
+            answer = await self._send(deployed, sent, left_s, overtime)
             latency = time.monotonic_ns() - began
             told = await self._judge(deployed, known, asked, answer, latency, until)
             told = replace(told, status=answer.status, took=latency, pieces=answer.pieces)
@@ -231,15 +232,13 @@ class Canaries:
             return (found,)
         return _SHAPES if known.canary_shape is Shape.CHAT else (known.canary_shape,)
 
-    async def _post(
+    async def _send(
         self,
         deployed: Deployed,
-        known: Dialect,
-        config: CanaryConfig,
+        asked: CanaryRequest,
         deadline_s: float,
-        overtime: Overtime | None,
+        overtime: Overtime | None = None,
     ) -> HttpAnswer:
-        asked = ask(known, config, deployed.served_as)
         return await fetch(
             deployed.url,
             asked.path,
@@ -295,14 +294,7 @@ class Canaries:
 
     async def _ask_choices(self, deployed: Deployed, asked: CanaryRequest, key: AnswerKey) -> None:
         try:
-            answer = await fetch(
-                deployed.url,
-                asked.path,
-                _CHOICES_S,
-                bearer=bearer(deployed, self._environment),
-                body=asked.body,
-                tls=deployed.context(),
-            )
+            answer = await self._send(deployed, asked, _CHOICES_S)
             choices = await asyncio.to_thread(read_choices, answer.status, answer.body)
         except FetchError:
             choices = ()  # a try that told nothing; canaries find what is wrong with the replica
