@@ -28,6 +28,7 @@ half a minute, and meanwhile every other request would go to the sick replica.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from hashlib import blake2b
+from itertools import islice, takewhile
 from typing import Final
 
 from holdfast.core.failure import MEANINGS, Kind, Outcome
@@ -83,8 +84,19 @@ class _Witnesses:
     __slots__ = ("held", "last")
 
     def __init__(self) -> None:
-        self.last: dict[str | int, int] = {}  # by tenant, or by body
+        self.last: dict[str | int, int] = {}  # by tenant, or by body; the latest last
         self.held: list[tuple[int, Kind, bool]] = []
+
+    def saw(self, who: str | int, now: int) -> None:
+        """Note that this tenant, or this body, failed there now."""
+        self.last.pop(who, None)
+        self.last[who] = now
+
+    def agree(self, since: int) -> bool:
+        """Whether enough tenants failed there since."""
+        lately = takewhile(lambda one: one[1] >= since, reversed(self.last.items()))
+        tenants = (who for who, _ in lately if isinstance(who, str))
+        return len(list(islice(tenants, WITNESSES))) >= WITNESSES
 
 
 class FailureLedger:
@@ -133,9 +145,8 @@ class FailureLedger:
         Then failures weigh by how many tenants they failed.
         """
         since = now - self._active
-        if len(self.tenants) < WITNESSES:
-            return False
-        return sum(at >= since for at in self.tenants.values()) >= WITNESSES
+        active = (at for at in self.tenants.values() if at >= since)
+        return len(list(islice(active, WITNESSES))) >= WITNESSES
 
     def is_own(self, tenant: str, kind: Kind, now: int) -> bool:
         """Whether this tenant's failures of this kind were lately withdrawn more often than upheld.
@@ -277,7 +288,7 @@ class FailureLedger:
     def settle(self, now: int) -> None:
         """Count for control the failures whose wait for a second opinion or request is over.
 
-        Call it every second; also forgets old witnesses. Breakers do not change.
+        Call it every second; also forgets old witnesses and tenants. Breakers do not change.
         """
         over = [
             charge
@@ -286,6 +297,8 @@ class FailureLedger:
         ]
         for charge in over:
             self._tell(charge, now)
+        for tenant in [name for name, at in self.tenants.items() if now - at > self._active]:
+            del self.tenants[tenant]
         if self._witnesses:
             self._forget_witnesses(now)
         if self._upheld:
@@ -304,13 +317,13 @@ class FailureLedger:
             if failure.body is None or failure.body not in heard.last:
                 candidate.failed(charge.kind, fast=charge.fast)
             if failure.body is not None:
-                heard.last[failure.body] = now
+                heard.saw(failure.body, now)
             return
-        heard.last[failure.tenant] = now
+        heard.saw(failure.tenant, now)
         heard.held.append((now, charge.kind, charge.fast))
         del heard.held[:-_HELD_MAX]
         since = now - self._witness
-        if sum(isinstance(who, str) and at >= since for who, at in heard.last.items()) < WITNESSES:
+        if not heard.agree(since):
             return
         for at, kind, fast in heard.held:
             if at >= since:
