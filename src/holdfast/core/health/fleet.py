@@ -560,8 +560,7 @@ class Fleet:
             return now
         look = now + self._heartbeat
         if member.canary_out:
-            half = member.half_waited()
-            look = min(look, half if half > now and self._waits_alone(member) else look)
+            look = min(look, member.half_waited()) if self._waits_alone(member) else look
         elif health.state in JUDGED:
             due = health.next_canary_at
             look = min(look, due if due > now else now + SECOND)  # due already: no slot is free

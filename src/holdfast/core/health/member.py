@@ -143,9 +143,10 @@ class Member:
         self.canary_took = result.latency if self.canary_passed else 0
 
     def lost_on_the_way(self, result: CanaryResult, now: int) -> bool:
-        """Whether a ready replica's canary was reset, and none before it for ten minutes.
+        """Note a canary's lost connection; whether it proves nothing.
 
-        So much a network does now and then, and the next canary tells.
+        It does not where the replica is ready and lost none in the ten minutes before: networks
+        lose one now and then, and the next canary tells.
         """
         if result.flaw is not Kind.RESET:
             return False

@@ -66,15 +66,16 @@ def parts_at_tie(ties: Sequence[NearTie], answer: str, said: str) -> int | None:
         1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(answer, said, strict=False))
     )
     for tie in ties:
-        rest = said[tie.at :]
-        if tie.at <= alike and any(
-            rest.startswith(other) and tie.at + len(other) > alike
-            if other.strip()
-            else len(said) == alike == tie.at
-            for other in tie.others
-        ):
+        if tie.at <= alike and any(_takes(other, tie.at, said, alike) for other in tie.others):
             return tie.at
     return None
+
+
+def _takes(other: str, at: int, said: str, alike: int) -> bool:
+    """Whether a text that is as known for ``alike`` letters parts by another token, placed here."""
+    if not other.strip():  # it ends the answer
+        return len(said) == alike == at
+    return said[at:].startswith(other) and at + len(other) > alike
 
 
 def _goes_on(rest: str, text: str) -> bool:
