@@ -439,6 +439,8 @@ def test_a_hung_engine_emits_nothing_until_it_resumes_and_then_goes_on() -> None
     assert engine.last_token_at(SECOND) == 2 * STEP
     assert bench.seen.done == {}
     engine.resume(SECOND)
+    assert engine.last_token_at(SECOND + STEP - 1) == 2 * STEP  # to go on is not to emit
+    assert engine.last_token_at(SECOND + STEP) == SECOND + STEP
     bench.until(FOREVER)
     assert bench.seen.done == {1: SECOND + 3 * STEP, 2: SECOND + STEP}
 
@@ -561,6 +563,32 @@ def test_the_longest_silence_of_a_stream_is_what_its_reader_saw(pace: tuple[floa
         assert worst[name] == max(later - earlier for earlier, later in pairwise(times))
 
 
+@pytest.mark.parametrize("pace", [(1.0, 0), (150.0, 0), (1.0, 2 * SECOND)])
+def test_two_pauses_of_a_stream_are_what_its_reader_saw(pace: tuple[float, int]) -> None:
+    law = LAWS["batch full"]
+    ops = [Op(0, "pace", factor=pace[0], drip=pace[1]), *traffic(Random(6), 20, 70.0, 12)]
+    expected = Stepper(law).run(ops)
+    clock, seen = Clock(), {}
+    engine = Engine(
+        law,
+        clock,
+        lambda _run, _now: None,
+        lambda run, _now: seen.update({run.owner: engine.pauses_since(run.first_at)}),
+        lambda _engine, _now: None,
+    )
+    engine.pace(*pace, 0)
+    for op in ops[1:]:
+        run = EngineRun(op.name, "r0", 0, op.prompt, op.output)
+        clock.at(op.at, WORLD, engine.submit, run)
+    clock.run(FOREVER)
+    streams = {name: times for name, times in expected.tokens.items() if len(times) > 1}
+    assert len(streams) > 15
+    for name, times in streams.items():
+        gaps = sorted((later - earlier for earlier, later in pairwise(times)), reverse=True)
+        longest = [gap for gap in gaps if gap > SECOND][:2]
+        assert sorted(seen[name], reverse=True)[:2] == pytest.approx(longest, rel=0.01)
+
+
 def test_a_hang_is_part_of_the_longest_silence() -> None:
     bench = Bench()
     (first,) = bench.submit((10, 5))
@@ -569,6 +597,12 @@ def test_a_hang_is_part_of_the_longest_silence() -> None:
     bench.engine.resume(2 * STEP + SECOND)
     bench.until(2 * STEP + SECOND + STEP)
     assert bench.engine.worst_gap_since(first.first_at) == SECOND + STEP
+    assert bench.engine.pauses_since(first.first_at) == []  # of a second: it does not look silent
+    bench.engine.hang(3 * STEP + SECOND + 1)
+    bench.engine.resume(4 * SECOND)
+    bench.until(4 * SECOND + STEP)
+    [pause] = bench.engine.pauses_since(first.first_at)
+    assert pause == pytest.approx(3 * SECOND, rel=0.05)
 
 
 def test_a_slow_spell_that_ends_between_edges_is_part_of_the_longest_silence() -> None:

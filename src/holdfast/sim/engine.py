@@ -64,10 +64,12 @@ class Engine:
         "_on_slow_step",
         "_p",
         "_parked",
+        "_pauses",
         "_prefill",
         "_prefill_max",
         "_prefill_ns",
         "_reserved",
+        "_resumed",
         "_sequence",
         "_slow_step",
         "_step",
@@ -114,6 +116,7 @@ class Engine:
         self._gaps: deque[tuple[int, int]] = deque(
             maxlen=64
         )  # (end, duration) of long steps, decreasing
+        self._pauses: deque[tuple[int, int]] = deque(maxlen=64)  # of those that look like silence
         self._batch = 0
         self._kv = 0
         self._reserved = 0
@@ -121,6 +124,7 @@ class Engine:
         self._step = 0  # index of the step that begins at _t0
         self._t0 = 0
         self._before = 0  # while _t0 lies ahead: when the step that ends there began
+        self._resumed = (-1, 0)  # when a hang ended, and when it was that tokens came before
         self._m = 0  # steps to the planned edge; 0 = idle
         self._base = 0.0
         self._grow = 0.0
@@ -166,12 +170,14 @@ class Engine:
         """Time at which the batch last emitted tokens: the latest boundary that has passed."""
         if self._t0 > now:
             return self._before
+        resumed, before = self._resumed
+        boundary = before if self._t0 == resumed else self._t0  # a hang that ends emits nothing
         if self._t0 == now or self._hung or not self._m:
-            return self._t0
+            return boundary
         m = self._steps_by(now - self._t0)
         if self._duration(m) > now - self._t0:
             m -= 1
-        return self._t0 + round(self._duration(m)) if m else self._t0
+        return self._t0 + round(self._duration(m)) if m else boundary
 
     def streaming(self) -> list[EngineRun]:
         """Runs that have emitted their first token and are not done."""
@@ -202,6 +208,13 @@ class Engine:
             if end > start:
                 return duration
         return round(self._base)
+
+    def pauses_since(self, start: int) -> list[int]:
+        """Return how long those steps took that ended after ``start`` and looked like silence.
+
+        In the order of time; of a stretch of such steps at least two.
+        """
+        return [duration for end, duration in self._pauses if end > start]
 
     # --- what a driver may do --------------------------------------------------------------------
 
@@ -264,6 +277,7 @@ class Engine:
         self._finish.clear()
         self._fresh = []
         self._gaps.clear()
+        self._pauses.clear()
         if self.cache is not None:
             self.cache.clear()
         self._batch = self._kv = self._reserved = self._prefill = self._m = self._leaving = 0
@@ -283,13 +297,18 @@ class Engine:
 
     def resume(self, now: int) -> None:
         """Continue after a hang, from the last finished step."""
-        self._hung = False
         silent = max(0, now - self._t0)
+        if silent:
+            self._resumed = (now, self.last_token_at(now))
+        self._hung = False
         self._t0 = max(self._t0, now)
         self._sweep()
         self._admit()
         self._plan()
-        self._note_gap(silent + round(self._base + self._prefill_ns), self._t0 + 1)
+        lasted = silent + round(self._base + self._prefill_ns)
+        self._note_gap(lasted, self._t0 + 1)
+        if silent > self._slow_step:
+            self._note_pauses(lasted, self._t0 + 1, 1)
 
     def pace(self, factor: float, drip: float, now: int) -> None:
         """Slow steps down by ``factor``; with ``drip``, each decode step takes ``drip`` ns."""
@@ -350,6 +369,7 @@ class Engine:
         self._before = self._t0 - round(last)
         if last > self._slow_step:
             self._note_gap(round(last), self._t0)
+            self._note_pauses(round(last), self._t0, m)
         self._step += m
         self._kv += self._batch * m
         self._prefill = 0
@@ -447,6 +467,8 @@ class Engine:
             self._note_gap(last, now)
         else:
             gaps.append((now, last))
+        if last > self._slow_step:
+            self._note_pauses(last, now, m)
         self._t0 = now
         fresh = self._fresh
         if fresh:
@@ -498,6 +520,10 @@ class Engine:
         while gaps and gaps[-1][1] <= duration:
             gaps.pop()
         gaps.append((now, duration))
+
+    def _note_pauses(self, duration: int, now: int, steps: int) -> None:
+        """Keep steps that look like silence; two are enough to tell several from one."""
+        self._pauses.extend([(now, duration)] * min(steps, 2))
 
 
 def _prefix(run: EngineRun) -> Sequence[int]:
