@@ -152,7 +152,27 @@ def test_a_drip_is_told_when_it_is_due_and_read_on_until_its_third_piece() -> No
     assert (first.verdict, last.verdict) == ("timeout", "timeout")
     assert at == PATIENCE
     assert 10 * SECOND < later < 11 * SECOND
+    assert first.next_gap_s == 0.0
+    assert last.gap_s == pytest.approx(5.0, abs=0.1)
+    assert last.next_gap_s == pytest.approx(5.0, abs=0.1)
+
+
+def test_one_pause_in_a_slow_answer_is_told_apart_from_several() -> None:
+    bench = Bench()
+    bench.ail(FaultKind.SLOW, factor=70.0)
+    bench.canaries.output = 8
+    bench.canaries.ask(RunCanary("r", "m", PATIENCE, 7, longest=12 * SECOND), 0)
+    bench.clock.run(SECOND)
+    bench.unit.engine.hang(SECOND)
+    bench.clock.run(PATIENCE)
+    bench.unit.engine.resume(PATIENCE)
+    bench.clock.run(20 * SECOND)
+    (due, _), (last, _) = bench.told
+    assert due.began
+    assert due.moved_s == 0.0  # nothing comes as a hang ends, but a step after that
+    assert (last.verdict, last.reads_on) == ("timeout", False)
     assert last.gap_s >= 2.0
+    assert 0.5 < last.next_gap_s < 1.0
 
 
 def test_tokens_that_users_got_are_progress_too() -> None:

@@ -60,7 +60,7 @@ class _Reading(asyncio.Protocol):
         self._body = bytearray()
         self._head_only_so_far = True
         self._headed = self._first = self._last = 0.0  # when the head and pieces of the body came
-        self._gap_s = 0.0  # the longest time between two of them
+        self._gap_s = self._next_gap_s = 0.0  # the two longest times between two of them
         self._news = asyncio.Event()  # a piece came
         self.answer: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
 
@@ -107,6 +107,7 @@ class _Reading(asyncio.Protocol):
             quiet_s,
             began=self._first > 0,
             headed=self._headed > 0,
+            next_gap_s=self._next_gap_s,
         )
 
     async def overtime(self, more: Overtime) -> HttpAnswer:
@@ -127,7 +128,8 @@ class _Reading(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         now = asyncio.get_running_loop().time()
         if self._first:
-            self._gap_s = max(self._gap_s, now - self._last)
+            gaps = (self._gap_s, self._next_gap_s, now - self._last)
+            self._gap_s, self._next_gap_s, _ = sorted(gaps, reverse=True)
         self._first, self._last = self._first or now, now
         self._news.set()
         if len(self._body) + len(body) > BODY_BYTES_MAX:

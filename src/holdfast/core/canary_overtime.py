@@ -1,6 +1,6 @@
 """Decides how long a canary's answer that is overdue is read on, and how its pieces are read.
 
-    overdue, and ─► pieces come steadily, or seconds apart, twice ─► enough is known: it ends
+    overdue, and ─► pieces come steadily, or twice seconds apart ─► enough is known: it ends
                  ├► it began and stands still ─► read on: the next piece tells a drip from a stall
                  ├► it began at once, paused once ─► read on: the next piece tells a drip from that
                  └► nothing came ─► it ends; where nobody waits for the verdict, it has longer
@@ -9,7 +9,8 @@ How an answer fails shows in the times of its pieces, not in how often it is ask
 whose tokens come five seconds apart looks stalled to every canary that gives up before the second
 of them, however many are sent. Nor does one pause prove a drip: a host that stood still for a
 moment makes one as well. So the verdict that the answer is overdue is told when it is due, and the
-same answer is read on until it tells what is wrong.
+same answer is read on until it tells what is wrong. Pieces that come seconds apart twice drip; a
+slow engine that pauses once beside is slow, however long its answer takes.
 
 Rejected: longer canaries for replicas in quarantine alone. The first canaries of a failure, which
 see it begin, are then wasted, and its name waits for two more.
@@ -34,22 +35,22 @@ class BodyPieces:
     quiet_s: float = 0.0  # since the last; since the head of the answer, where that is all
     began: bool = False  # at least one came
     headed: bool = False  # at least the head of the answer came
+    next_gap_s: float = 0.0  # the longest time between two of them but one
 
     @property
     def flow(self) -> "PieceFlow":
-        """Return the ``PieceFlow`` these times show: steady, apart, stopped, too few, none."""
+        """Return the ``PieceFlow`` these times show."""
         if not self.began:
             return PieceFlow.NONE
-        if self.gap_s >= APART_S:
+        if self.next_gap_s >= APART_S:
             return PieceFlow.APART
+        paused = self.gap_s >= APART_S
+        beside_s = self.moved_s - self.gap_s if paused else self.moved_s
+        if paused and beside_s < APART_S:
+            return PieceFlow.PAUSED
         if self.quiet_s >= APART_S:
             return PieceFlow.STOPPED
-        return PieceFlow.STEADY if self.moved_s >= APART_S else PieceFlow.TOO_FEW
-
-    @property
-    def paused_once(self) -> bool:
-        """Whether a single pause explains how long they took, which anybody's host may make."""
-        return self.gap_s >= APART_S > self.moved_s - self.gap_s
+        return PieceFlow.STEADY if beside_s >= APART_S else PieceFlow.TOO_FEW
 
 
 class PieceFlow(StrEnum):
@@ -58,7 +59,8 @@ class PieceFlow(StrEnum):
     NONE = "none"  # not at all
     TOO_FEW = "too_few"  # they came just now: nothing can be said yet
     STEADY = "steady"  # one soon after the other, for a while: it is slow
-    APART = "apart"  # seconds apart: it drips
+    PAUSED = "paused"  # seconds apart once, which explains all of it: anybody's host may do that
+    APART = "apart"  # seconds apart, more than once: it drips
     STOPPED = "stopped"  # they came, and no longer do
 
 
@@ -73,7 +75,7 @@ def overtime(pieces: BodyPieces, waited: int, longest: int, *, unhurried: bool =
     ``longest``.
     """
     first_s = seconds(waited) - pieces.moved_s - pieces.quiet_s
-    if pieces.flow in _CLEAR and not (pieces.paused_once and first_s < APART_S):
+    if pieces.flow in _CLEAR or (pieces.flow is PieceFlow.PAUSED and first_s >= APART_S):
         return 0
     left = max(0, longest - waited)
     if unhurried:

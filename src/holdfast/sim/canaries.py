@@ -143,6 +143,7 @@ class SimulatedCanaries:
         if run.first_at and now > run.first_at:
             told.moved_s = seconds(now - run.first_at)
             told.gap_s = seconds(unit.engine.worst_gap_since(run.first_at))
+            told.next_gap_s = seconds(_second(unit.engine.pauses_since(run.first_at)))
         self._report(told, now)
 
     def _overdue(self, watch: _Watch, now: int) -> None:
@@ -179,6 +180,7 @@ class SimulatedCanaries:
             began=pieces.began,
         )
         told.gap_s, told.quiet_s = pieces.gap_s, pieces.quiet_s
+        told.next_gap_s = pieces.next_gap_s
         return told
 
 
@@ -192,7 +194,20 @@ def _pieces(watch: _Watch, now: int) -> BodyPieces:
     between = engine.produced(run, now) - 1
     # The steps of a plan that is not over are not noted yet; they are at least as long on average.
     gap = max(engine.worst_gap_since(run.first_at), moved // between) if between > 0 else 0
-    return BodyPieces(seconds(moved), seconds(gap), seconds(now - last), began=True, headed=True)
+    beside = max(0, moved - gap) // (between - 1) if between > 1 else 0
+    return BodyPieces(
+        seconds(moved),
+        seconds(gap),
+        seconds(now - last),
+        began=True,
+        headed=True,
+        next_gap_s=seconds(max(_second(engine.pauses_since(run.first_at)), beside)),
+    )
+
+
+def _second(pauses: list[int]) -> int:
+    """The longest but one; 0: there is none."""
+    return sorted(pauses)[-2] if len(pauses) > 1 else 0
 
 
 __all__ = ["CANARY_OUTPUT", "CANARY_PROMPT", "SimulatedCanaries"]

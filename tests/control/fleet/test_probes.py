@@ -380,7 +380,7 @@ def test_an_answer_that_does_not_end_in_time_tells_for_how_long_it_moved():
     error = asyncio.run(main())
     assert error.what == "timeout"
     assert 0.05 < error.pieces.moved_s < 0.6
-    assert 0 < error.pieces.gap_s <= error.pieces.moved_s
+    assert 0 < error.pieces.next_gap_s <= error.pieces.gap_s <= error.pieces.moved_s
     assert error.pieces.began
 
 
@@ -421,6 +421,7 @@ def test_an_overdue_answer_is_read_on_for_as_long_as_it_is_given():
     assert answer.body == b"xxxx"
     assert asked[0].headed or not asked[0].began
     assert answer.pieces.moved_s >= 0.25
+    assert 0.1 <= answer.pieces.next_gap_s <= answer.pieces.gap_s
     assert len(asked) >= 2  # with each piece anew
 
 

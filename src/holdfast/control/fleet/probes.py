@@ -154,6 +154,7 @@ class Prober:
             status=report.status,
             moved_s=pieces.moved_s,
             gap_s=pieces.gap_s,
+            next_gap_s=pieces.next_gap_s,
             quiet_s=pieces.quiet_s if silent else 0.0,
             began=silent and pieces.began,
             flaw=report.flaw,

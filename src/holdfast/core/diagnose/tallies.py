@@ -199,6 +199,7 @@ def canary_answered(result: CanaryResult, *, slow: bool, inflight: int) -> Canar
         result.began,
         result.quiet_s or None,
         result.reads_on,
+        result.next_gap_s or None,
     )
 
 

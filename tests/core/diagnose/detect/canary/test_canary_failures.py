@@ -63,11 +63,24 @@ def test_two_timeouts_with_a_green_page_are_a_silent_model():
 
 
 def test_an_answer_that_comes_piece_by_piece_and_does_not_end_drips():
-    [found] = told(made(), canary("timeout", page_ok=True, progress=False, moved_s=5.0))
+    drip = canary("timeout", page_ok=True, progress=False, moved_s=5.0, gap_s=2.6, next_gap_s=2.4)
+    [found] = told(made(), drip)
     assert found.sign is Sign.SLOW_TOKENS
     assert "piece by piece for 5.0 s" in found.text
-    assert signs(made(), canary("timeout", page_ok=True, progress=True, moved_s=5.0)) == []
-    assert signs(made(), canary("timeout", page_ok=True, progress=False, moved_s=0.2)) == []
+    assert signs(made(), replace(drip, progress=True, running=5)) == []
+    assert signs(made(), replace(drip, moved_s=0.2, gap_s=0.1, next_gap_s=0.1)) == []
+    assert signs(made(), replace(drip, gap_s=None, next_gap_s=None)) == []  # nobody measured
+
+
+def test_slow_pieces_with_one_pause_among_them_are_slow_and_no_drip():
+    """A noisy neighbour slows every token and makes one of them wait: that is no drip."""
+    usual = [canary("pass", latency_s=0.4, running=0)] * 3
+    pieces = {"moved_s": 5.2, "gap_s": 2.4, "next_gap_s": 0.7}
+    late = canary("timeout", progress=False, began=True, latency_s=5.6, running=0, **pieces)
+    assert signs(made(), *usual, late, late) == []
+    assert signs(made(), *usual, late, late, late) == [Sign.CANARY_SLOW]
+    alone = replace(late, progress=True, running=1)
+    assert signs(made(), *usual, alone, alone) == []
 
 
 def test_pieces_that_come_steadily_and_too_late_are_slow_and_no_drip():
@@ -78,7 +91,7 @@ def test_pieces_that_come_steadily_and_too_late_are_slow_and_no_drip():
     apart = canary("timeout", progress=False, moved_s=5.0, gap_s=5.0, latency_s=5.6, running=0)
     assert signs(made(), *usual, apart) == []  # one pause may be the host's
     assert signs(made(), *usual, apart, apart) == [Sign.SLOW_TOKENS]
-    twice = replace(apart, moved_s=8.0, gap_s=4.0)
+    twice = replace(apart, moved_s=8.0, gap_s=4.0, next_gap_s=3.0)
     assert signs(made(), *usual, twice) == [Sign.SLOW_TOKENS]
 
 
@@ -121,7 +134,7 @@ def test_pieces_seconds_apart_beside_some_users_drip_when_it_happens_again():
     assert signs(made(), well, apart, apart) == [Sign.SLOW_TOKENS]
     assert signs(made(), apart, apart, apart) == []  # no peer answers: all are busy
     assert signs(made(), well, apart, canary("pass", latency_s=0.3), apart) == []
-    twice = replace(apart, moved_s=10.0)  # in one answer
+    twice = replace(apart, moved_s=10.0, next_gap_s=5.0)  # in one answer
     assert signs(made(), well, twice) == [Sign.SLOW_TOKENS]
     assert signs(made(), twice) == []
     assert signs(made(), well, replace(twice, running=8)) == []
@@ -402,6 +415,7 @@ FACTS = st.one_of(
         MAYBE,
         st.none() | st.integers(200, 599),
         moved_s=TIMES,
+        next_gap_s=TIMES,
         gap_s=TIMES,
         quiet_s=TIMES,
         reads_on=st.booleans(),

@@ -3,7 +3,7 @@
     wrong ─► CANARY_WRONG, from the first on: no healthy replica gives one
     timeout, twice ─► its page is green, or it has none: CANARY_SILENT;
                       not even the page: NOTHING_ANSWERS; not even a connection: UNREACHABLE
-    timeout, with pieces ─► seconds apart: SLOW_TOKENS; steadily: as slow
+    timeout, with pieces ─► seconds apart, and not once: SLOW_TOKENS; steadily: as slow
     fail, twice ─► CANARY_ERRORS    refused, twice ─► REFUSES    slow, and often ─► CANARY_SLOW
     busy, unknown, unsettled ─► nothing: a busy replica is alive, and a lost probe says nothing
 
@@ -58,14 +58,14 @@ _FLAWS: Final = {
     Kind.CUT.value: (Sign.STREAMS_CUT, "a canary got an answer that ended without a finish reason"),
     Kind.RESET.value: (Sign.CONNECTIONS_LOST, "canaries lost their connection under the answer"),
 }
-_IN_PIECES: Final = (PieceFlow.STEADY, PieceFlow.APART)
+_SECONDS_APART: Final = (PieceFlow.PAUSED, PieceFlow.APART)
+_IN_PIECES: Final = (PieceFlow.STEADY, *_SECONDS_APART)
 _CLEAR: Final = (*_IN_PIECES, PieceFlow.STOPPED)
 _NO_END: Final = "canaries' answers begin and do not end, with a slot free"
+_DRIPS: Final = (Sign.SLOW_TOKENS, "answers come in pieces seconds apart, with a slot free")
 _UNENDED: Final = {  # what it is called, by how the pieces came of which the last were read
-    PieceFlow.APART: (
-        Sign.SLOW_TOKENS,
-        "answers come in pieces seconds apart, with a slot free",
-    ),
+    PieceFlow.PAUSED: _DRIPS,
+    PieceFlow.APART: _DRIPS,
     PieceFlow.STEADY: (
         Sign.CANARY_SLOW,
         "answers come and do not end in time, with a slot free",
@@ -293,12 +293,12 @@ class ProbingDetector:
         A single user beside it does not make a replica's tokens seconds apart; several may.
         """
         moved = fact.moved_s or 0.0
-        if book.flow is PieceFlow.STEADY and fact.gap_s is not None:
+        if book.flow is PieceFlow.STEADY:
             book.answered(CanaryVerdict.SLOW)
             return self._lateness.unended(fact, now)
-        # One pause that explains all of it may be the host's, and everybody's: not twice in a row,
-        # and not where the first piece was seconds late as well.
-        once = _came(fact).paused_once and book.aparts < _PAUSES_MIN
+        # One pause may be the host's, and everybody's: not twice in a row, and not where the first
+        # piece was seconds late as well.
+        once = book.flow is PieceFlow.PAUSED and book.aparts < _PAUSES_MIN
         if once and not self._lateness.began_late(fact):
             return None
         text = f"a canary's answer came piece by piece for {moved:.1f} s and did not end"
@@ -310,7 +310,7 @@ class ProbingDetector:
         if flow is PieceFlow.STEADY:
             return self._lateness.late_all_along(fact, now)
         late = self._lateness.began_late(fact) and self._lateness.users_wait(fact, now)
-        twice = book.aparts > 1 or late or not _came(fact).paused_once
+        twice = book.aparts > 1 or late or flow is PieceFlow.APART
         heard = self._lateness.peer_answered(fact.replica, now)
         return beside <= 1 or (beside <= _SOME and twice and heard)
 
@@ -333,7 +333,7 @@ class ProbingDetector:
             book.unended = 0
         elif not counted:
             book.unended += 1
-        if flow is PieceFlow.APART:
+        if flow in _SECONDS_APART:
             book.aparts += 1
         if in_pieces and fact.progress and self._tells(book, fact, flow, now):
             return self._pieces(book, fact, now)
@@ -426,8 +426,14 @@ class ProbingDetector:
 
 def _came(fact: CanaryAnswered) -> BodyPieces:
     """The arrival times of the pieces of a canary's answer that missed its deadline."""
-    moved_s, gap_s, quiet_s = fact.moved_s or 0.0, fact.gap_s or 0.0, fact.quiet_s or 0.0
-    return BodyPieces(moved_s, gap_s, quiet_s, began=fact.began or moved_s > 0)
+    moved_s = fact.moved_s or 0.0
+    return BodyPieces(
+        moved_s,
+        fact.gap_s or 0.0,
+        fact.quiet_s or 0.0,
+        began=fact.began or moved_s > 0,
+        next_gap_s=fact.next_gap_s or 0.0,
+    )
 
 
 __all__ = ["ProbingDetector"]
