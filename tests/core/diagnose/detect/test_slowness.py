@@ -110,7 +110,7 @@ def test_few_behind_one_prompt_say_nothing():
     assert not play(detector, 52, 8, a=(1.0,), b=USUAL, c=USUAL)
 
 
-@pytest.mark.parametrize(("mate_s", "told_at"), [(0.4, 30), (0.6, 33)])
+@pytest.mark.parametrize(("mate_s", "told_at"), [(0.4, 30), (0.6, 36)])
 def test_on_a_slow_host_users_must_wait_for_longer_than_a_stall_there(mate_s, told_at):
     census = ReplicaRegistry()
     for name, model in (("a", "m"), ("b", "m"), ("c", "m"), ("mate", "other")):

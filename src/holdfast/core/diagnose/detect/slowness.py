@@ -4,7 +4,7 @@
         └─► their middle is 3 and more, that of its peers at most 1.5, for 3 s,
             or each one of the last five and more is, and twice as long as nine of ten at its
             peers, for 10 s,
-            (for 13 s if its host is slow), it gives fewer than half the tokens of its peers, none
+            (for 16 s if its host is slow), it gives fewer than half the tokens of its peers, none
             was so in the last minute, and no canary just now took less than twice as long as
             theirs ─► SLOW_ANSWERS
 

@@ -3,7 +3,8 @@
     by the whole answer ─► slower than a neighbour explains, in doublings, 0.7 of one at most
     by its tokens ──────► slow all along (``pace``), or none in time: counts for 1
         └─► 2 in all, over three canaries in a row; or over two that were slow all along with little
-            beside them, for 8 s (13 on a slow host), while a peer was in good time ─► CANARY_SLOW
+            beside them, for 8 s, while a peer was in good time; on a slow host either for 16 s
+                └─► CANARY_SLOW
 
 Whether one canary is slow is the fleet's to say (``core.health.baseline``), and what is usual is
 defined there too. Here slow ones add up by how slow they are: three that take four times as long
@@ -243,8 +244,9 @@ class CanaryLateness:
         began = book.row_from
         if self.users_wait(fact, now):
             began = min(began, book.users_late_from)
-        held = _HELD if self._idle.host_slowness(fact.replica, now) == 1 else STALL_BESIDE
-        steady = book.steadies >= self._config.steady_row and now - began >= held
+        if self._idle.host_slowness(fact.replica, now) > 1 and now - began < STALL_BESIDE:
+            return None  # a single stall may be why, however many canaries met it
+        steady = book.steadies >= self._config.steady_row and now - began >= _HELD
         steady = steady and self._peer_in_time(book, fact)
         if not enough or not (book.row >= self._config.slow_row or steady):
             return None
