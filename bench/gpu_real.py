@@ -185,7 +185,7 @@ def view(model: Path) -> list[str]:
     with fleet_of(model) as fleet:
         for _ in range(20):
             fleet.ask("Say something.", 8)
-        time.sleep(15.0)  # until every source was read again
+        time.sleep(25.0)  # until GPUs were read again, and replicas after them
         command = [sys.executable, "-m", "holdfast", "status", "--admin", fleet.admin]
         print(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
         rows = fleet.replicas()
