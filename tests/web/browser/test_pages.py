@@ -325,6 +325,21 @@ def test_canaries_that_cannot_be_read_are_said_so(open_page, url):
     open_page.problems.clear()  # the browser itself notes the 404
 
 
+def test_a_chart_says_that_nothing_was_recorded_only_once_it_was_read(open_page, url):
+    page = open_page(f"{url}/ui/models/llm-8b")
+    page.wait_for_selector("figure canvas")
+    held = []
+    page.route("**/history?*", lambda route: held.append(route))
+    page.click("a:text-is('Overview')")
+    page.locator("figure .none:text-is('reading what was recorded …')").first.wait_for()
+    assert page.locator("text=nothing recorded in this time").count() == 0
+    assert page.locator("figure.chart figcaption button:visible").count() == 0
+    page.route("**/history?*", lambda route: route.fulfill(json={"series": {}}))
+    for route in held:
+        route.fulfill(json={"series": {}})
+    page.locator("text=nothing recorded in this time").first.wait_for()
+
+
 def test_each_chart_has_its_table(open_page, url):
     page = open_page(f"{url}/ui/models/llm-8b")
     page.wait_for_selector("figure canvas")

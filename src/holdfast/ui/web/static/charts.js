@@ -30,10 +30,11 @@ export class Chart {
     this.plot = null;
     this.canvas = h("div", { class: "plot", role: "img", "aria-label": title });
     this.legend = h("p", { class: "legend" });
-    this.none = h("p", { class: "none" }, "nothing recorded in this time");
+    this.none = h("p", { class: "none" }, "reading what was recorded …");
     this.table = h("div", { id: newId("t"), hidden: true });
     this.toggle = h("button", { type: "button", "aria-expanded": "false",
-      "aria-controls": this.table.id, class: "small", "aria-label": `${title}: show as a table` },
+      "aria-controls": this.table.id, class: "small", "aria-label": `${title}: show as a table`,
+      hidden: true },
     "Table");
     this.toggle.addEventListener("click", () => this.flip());
     this.element = h("figure", { class: "chart" },
@@ -63,6 +64,7 @@ export class Chart {
   }
 
   set(lines, since = null, until = null) {
+    this.none.textContent = "nothing recorded in this time";
     this.lines = lines.filter((line) => line.points && line.points.length > 0);
     this.range = since === null ? null : [since, until];
     this.draw();
