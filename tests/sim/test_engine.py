@@ -1,5 +1,6 @@
 """The leaping engine against a model that makes every step, and against its own promises."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
@@ -539,54 +540,58 @@ def test_a_step_long_enough_to_look_like_silence_is_told() -> None:
     assert not bench.engine.slow()
 
 
-@pytest.mark.parametrize("pace", [(1.0, 0), (150.0, 0), (1.0, 2 * SECOND)])
+def read_streams(
+    pace: tuple[float, int], traffic: list[Op], ask: Callable[[Engine, EngineRun], object]
+) -> list[tuple[object, list[int]]]:
+    """What the engine told of each stream at its end, and the times between its tokens."""
+    law = LAWS["batch full"]
+    expected = Stepper(law).run([Op(0, "pace", factor=pace[0], drip=pace[1]), *traffic])
+    clock, told = Clock(), {}
+    engine = Engine(
+        law,
+        clock,
+        lambda _run, _now: None,
+        lambda run, _now: told.update({run.owner: ask(engine, run)}),
+        lambda _engine, _now: None,
+    )
+    engine.pace(*pace, 0)
+    for op in traffic:
+        run = EngineRun(op.name, "r0", 0, op.prompt, op.output)
+        clock.at(op.at, WORLD, engine.submit, run)
+    clock.run(FOREVER)
+    streams = {name: times for name, times in expected.tokens.items() if len(times) > 1}
+    return [
+        (told[name], [later - earlier for earlier, later in pairwise(times)])
+        for name, times in streams.items()
+    ]
+
+
+PACES = pytest.mark.parametrize("pace", [(1.0, 0), (150.0, 0), (1.0, 2 * SECOND)])
+
+
+@PACES
 def test_the_longest_silence_of_a_stream_is_what_its_reader_saw(pace: tuple[float, int]) -> None:
-    law = LAWS["batch full"]
-    ops = [Op(0, "pace", factor=pace[0], drip=pace[1]), *traffic(Random(5), 40, 70.0, 40)]
-    expected = Stepper(law).run(ops)
-    clock, worst = Clock(), {}
-    engine = Engine(
-        law,
-        clock,
-        lambda _run, _now: None,
-        lambda run, _now: worst.update({run.owner: engine.worst_gap_since(run.first_at)}),
-        lambda _engine, _now: None,
+    streams = read_streams(
+        pace,
+        traffic(Random(5), 40, 70.0, 40),
+        lambda engine, run: engine.worst_gap_since(run.first_at),
     )
-    engine.pace(*pace, 0)
-    for op in ops[1:]:
-        run = EngineRun(op.name, "r0", 0, op.prompt, op.output)
-        clock.at(op.at, WORLD, engine.submit, run)
-    clock.run(FOREVER)
-    streams = {name: times for name, times in expected.tokens.items() if len(times) > 1}
     assert len(streams) > 30
-    for name, times in streams.items():
-        assert worst[name] == max(later - earlier for earlier, later in pairwise(times))
+    for worst, gaps in streams:
+        assert worst == max(gaps)
 
 
-@pytest.mark.parametrize("pace", [(1.0, 0), (150.0, 0), (1.0, 2 * SECOND)])
+@PACES
 def test_two_pauses_of_a_stream_are_what_its_reader_saw(pace: tuple[float, int]) -> None:
-    law = LAWS["batch full"]
-    ops = [Op(0, "pace", factor=pace[0], drip=pace[1]), *traffic(Random(6), 20, 70.0, 12)]
-    expected = Stepper(law).run(ops)
-    clock, seen = Clock(), {}
-    engine = Engine(
-        law,
-        clock,
-        lambda _run, _now: None,
-        lambda run, _now: seen.update({run.owner: engine.pauses_since(run.first_at)}),
-        lambda _engine, _now: None,
+    streams = read_streams(
+        pace,
+        traffic(Random(6), 20, 70.0, 12),
+        lambda engine, run: sorted(engine.pauses_since(run.first_at), reverse=True)[:2],
     )
-    engine.pace(*pace, 0)
-    for op in ops[1:]:
-        run = EngineRun(op.name, "r0", 0, op.prompt, op.output)
-        clock.at(op.at, WORLD, engine.submit, run)
-    clock.run(FOREVER)
-    streams = {name: times for name, times in expected.tokens.items() if len(times) > 1}
     assert len(streams) > 15
-    for name, times in streams.items():
-        gaps = sorted((later - earlier for earlier, later in pairwise(times)), reverse=True)
-        longest = [gap for gap in gaps if gap > SECOND][:2]
-        assert sorted(seen[name], reverse=True)[:2] == pytest.approx(longest, rel=0.01)
+    for pauses, gaps in streams:
+        longest = [gap for gap in sorted(gaps, reverse=True) if gap > SECOND][:2]
+        assert pauses == pytest.approx(longest, rel=0.01)
 
 
 def test_a_hang_is_part_of_the_longest_silence() -> None:

@@ -329,7 +329,11 @@ def test_a_chart_says_that_nothing_was_recorded_only_once_it_was_read(open_page,
     page = open_page(f"{url}/ui/models/llm-8b")
     page.wait_for_selector("figure canvas")
     held = []
-    page.route("**/history?*", lambda route: held.append(route))
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/history?*", hold)
     page.click("a:text-is('Overview')")
     page.locator("figure .none:text-is('reading what was recorded …')").first.wait_for()
     assert page.locator("text=nothing recorded in this time").count() == 0
