@@ -610,6 +610,18 @@ def test_a_hang_is_part_of_the_longest_silence() -> None:
     assert pause == pytest.approx(3 * SECOND, rel=0.05)
 
 
+def test_a_hang_and_the_slow_step_after_it_are_one_pause() -> None:
+    bench = Bench()
+    bench.engine.pace(150.0, 0.0, 0)  # a step takes 1.5 s
+    (first,) = bench.submit((10, 2))
+    bench.until(2 * SECOND)
+    bench.engine.hang(2 * SECOND)
+    bench.engine.resume(4 * SECOND)
+    bench.until(FOREVER)
+    assert bench.seen.done == {1: 5 * SECOND + SECOND // 2}
+    assert bench.engine.pauses_since(first.first_at) == [4 * SECOND]
+
+
 def test_a_slow_spell_that_ends_between_edges_is_part_of_the_longest_silence() -> None:
     bench = Bench()
     (first,) = bench.submit((10, 100))

@@ -9,8 +9,8 @@ How an answer fails shows in the times of its pieces, not in how often it is ask
 whose tokens come five seconds apart looks stalled to every canary that gives up before the second
 of them, however many are sent. Nor does one pause prove a drip: a host that stood still for a
 moment makes one as well. So the verdict that the answer is overdue is told when it is due, and the
-same answer is read on until it tells what is wrong. Pieces that come seconds apart twice drip; a
-slow engine that pauses once beside is slow, however long its answer takes.
+same answer is read on until it tells what is wrong. An answer with two pauses of seconds drips; one
+that is slow throughout and pauses once is slow.
 
 Rejected: longer canaries for replicas in quarantine alone. The first canaries of a failure, which
 see it begin, are then wasted, and its name waits for two more.
@@ -35,22 +35,22 @@ class BodyPieces:
     quiet_s: float = 0.0  # since the last; since the head of the answer, where that is all
     began: bool = False  # at least one came
     headed: bool = False  # at least the head of the answer came
-    next_gap_s: float = 0.0  # the longest time between two of them but one
+    next_gap_s: float = 0.0  # the second longest time between two of them
 
     @property
     def flow(self) -> "PieceFlow":
-        """Return the ``PieceFlow`` these times show."""
+        """Return how the pieces came: steadily, with pauses, or no longer."""
         if not self.began:
             return PieceFlow.NONE
         if self.next_gap_s >= APART_S:
             return PieceFlow.APART
         paused = self.gap_s >= APART_S
-        beside_s = self.moved_s - self.gap_s if paused else self.moved_s
-        if paused and beside_s < APART_S:
+        rest_s = self.moved_s - self.gap_s if paused else self.moved_s
+        if paused and rest_s < APART_S:
             return PieceFlow.PAUSED
         if self.quiet_s >= APART_S:
             return PieceFlow.STOPPED
-        return PieceFlow.STEADY if beside_s >= APART_S else PieceFlow.TOO_FEW
+        return PieceFlow.STEADY if rest_s >= APART_S else PieceFlow.TOO_FEW
 
 
 class PieceFlow(StrEnum):
@@ -59,8 +59,8 @@ class PieceFlow(StrEnum):
     NONE = "none"  # not at all
     TOO_FEW = "too_few"  # they came just now: nothing can be said yet
     STEADY = "steady"  # one soon after the other, for a while: it is slow
-    PAUSED = "paused"  # seconds apart once, which explains all of it: anybody's host may do that
-    APART = "apart"  # seconds apart, more than once: it drips
+    PAUSED = "paused"  # one pause of seconds explains why it is late: anybody's host may do that
+    APART = "apart"  # with several pauses of seconds: tokens drip
     STOPPED = "stopped"  # they came, and no longer do
 
 

@@ -482,7 +482,7 @@ class CanaryResult:
     began: bool = False  # a piece came, of an answer that was not complete in time
     quiet_s: float = 0.0  # since the last of them
     reads_on: bool = False  # TIMEOUT, and the answer is still read: another result follows
-    next_gap_s: float = 0.0  # the longest time between two pieces but one
+    next_gap_s: float = 0.0  # the second longest time between two pieces
 
 
 @dataclass(slots=True)

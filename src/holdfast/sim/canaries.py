@@ -194,19 +194,19 @@ def _pieces(watch: _Watch, now: int) -> BodyPieces:
     between = engine.produced(run, now) - 1
     # The steps of a plan that is not over are not noted yet; they are at least as long on average.
     gap = max(engine.worst_gap_since(run.first_at), moved // between) if between > 0 else 0
-    beside = max(0, moved - gap) // (between - 1) if between > 1 else 0
+    rest = max(0, moved - gap) // (between - 1) if between > 1 else 0
     return BodyPieces(
         seconds(moved),
         seconds(gap),
         seconds(now - last),
         began=True,
         headed=True,
-        next_gap_s=seconds(max(_second(engine.pauses_since(run.first_at)), beside)),
+        next_gap_s=seconds(max(_second(engine.pauses_since(run.first_at)), rest)),
     )
 
 
 def _second(pauses: list[int]) -> int:
-    """The longest but one; 0: there is none."""
+    """The second longest; 0: there is none."""
     return sorted(pauses)[-2] if len(pauses) > 1 else 0
 
 

@@ -305,10 +305,10 @@ class Engine:
         self._sweep()
         self._admit()
         self._plan()
-        lasted = silent + round(self._base + self._prefill_ns)
-        self._note_gap(lasted, self._t0 + 1)
-        if silent > self._slow_step:
-            self._note_pauses(lasted, self._t0 + 1, 1)
+        step = round(self._base + self._prefill_ns)
+        self._note_gap(silent + step, self._t0 + 1)
+        if max(silent, step) > self._slow_step:
+            self._pauses.append((self._t0 + 1, silent + step))
 
     def pace(self, factor: float, drip: float, now: int) -> None:
         """Slow steps down by ``factor``; with ``drip``, each decode step takes ``drip`` ns."""
@@ -364,12 +364,13 @@ class Engine:
         m = self._steps_by(now - self._t0)
         if m >= planned:
             return False
+        after_hang = self._t0 == self._resumed[0]
         self._t0 += round(self._duration(m))
         last = self._base + self._grow * (m - 1)
         self._before = self._t0 - round(last)
         if last > self._slow_step:
             self._note_gap(round(last), self._t0)
-            self._note_pauses(round(last), self._t0, m)
+            self._note_pauses(round(last), self._t0, m - after_hang)
         self._step += m
         self._kv += self._batch * m
         self._prefill = 0
@@ -468,7 +469,7 @@ class Engine:
         else:
             gaps.append((now, last))
         if last > self._slow_step:
-            self._note_pauses(last, now, m)
+            self._note_pauses(last, now, m - (self._t0 == self._resumed[0]))
         self._t0 = now
         fresh = self._fresh
         if fresh:
@@ -522,7 +523,10 @@ class Engine:
         gaps.append((now, duration))
 
     def _note_pauses(self, duration: int, now: int, steps: int) -> None:
-        """Keep steps that look like silence; two are enough to tell several from one."""
+        """Keep steps that look like silence; two are enough to tell several from one.
+
+        The first step after a hang is not among them: the pause that ended with it has been noted.
+        """
         self._pauses.extend([(now, duration)] * min(steps, 2))
 
 

@@ -292,7 +292,7 @@ class CanaryAnswered:
     began: bool = False  # a piece came, of one that was not complete in time
     quiet_s: float | None = None  # since the last piece of one that was not complete in time
     reads_on: bool = False  # a timeout whose answer is still read: more will be known of it
-    next_gap_s: float | None = None  # the longest time between two of its pieces but one
+    next_gap_s: float | None = None  # the second longest time between two of its pieces
 
 
 @dataclass(slots=True, frozen=True)

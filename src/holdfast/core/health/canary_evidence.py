@@ -170,8 +170,9 @@ class CanaryEvidence:
         peers = self._peers(member)
         if not any(peer.health.state in ROUTABLE for peer in peers):
             return _NO_PEERS
-        # It began with the last token that users got there, if that came after the canary was sent;
-        # within the last two seconds no peer could be known to have answered since.
+        # A silence begins when the canary is sent, or with the last token that users got there, if
+        # that is later. It counts as two seconds old at the least: what peers answered since then
+        # may not have been reported yet.
         began = max(member.silent_from, min(member.progress_at, now - 2 * SECOND))
         heard_at = [peer.heard_by(now - SECOND) for peer in peers]
         heard = may_blame_silence(heard_at, began, now)

@@ -143,10 +143,10 @@ class Member:
         self.canary_took = result.latency if self.canary_passed else 0
 
     def lost_on_the_way(self, result: CanaryResult, now: int) -> bool:
-        """Note a canary's lost connection; whether it proves nothing.
+        """Note whether this canary's connection was reset; return whether to ask again instead.
 
-        It does not where the replica is ready and lost none in the ten minutes before: networks
-        lose one now and then, and the next canary tells.
+        So it is where the replica is ready and lost none in the ten minutes before: networks lose
+        a connection now and then, and that proves nothing of the replica.
         """
         if result.flaw is not Kind.RESET:
             return False

@@ -72,7 +72,11 @@ def parts_at_tie(ties: Sequence[NearTie], answer: str, said: str) -> int | None:
 
 
 def _takes(other: str, at: int, said: str, alike: int) -> bool:
-    """Whether a text that is as known for ``alike`` letters parts by another token, placed here."""
+    """Whether an answer goes on with this nearly as likely token where the tie is (``at``).
+
+    ``alike`` is how many letters it shares with the known answer; the token must explain the first
+    that differs.
+    """
     if not other.strip():  # it ends the answer
         return len(said) == alike == at
     return said[at:].startswith(other) and at + len(other) > alike

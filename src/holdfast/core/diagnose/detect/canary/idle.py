@@ -17,8 +17,8 @@ from holdfast.core.health.baseline import UsualLatency
 from holdfast.core.types import nanos, seconds
 
 # How long (ns) an engine on a slow host may stand nearly still. Beside a busy neighbour an engine
-# was recorded at a sixth of its speed for ten seconds; alone on its host, never for two. Canaries
-# that meet the beginning and the end of it span some more.
+# was recorded at a sixth of its speed for ten seconds; alone on its host, never for two. From
+# the first canary that such a stall makes late to the end of the last one it takes some longer.
 STALL_BESIDE: Final = nanos(16.0)
 NEIGHBOUR: Final = 1.25  # doublings of a latency (to 2.4 times) that a neighbour may cause
 
