@@ -161,7 +161,7 @@ class Client:
         )
         return await self.ask("POST", "/v1/files", body, "multipart/form-data; boundary=x")
 
-    async def ask(self, method, path, body=b"", kind=""):
+    async def ask(self, method, path, body=b"", kind="", *, reset=False):
         path, _, query = path.partition("?")
         headers = {**self._headers, **({"content-type": kind} if kind else {})}
         scope = {
@@ -187,6 +187,8 @@ class Client:
             return await asyncio.get_running_loop().create_future()  # the client waits
 
         async def send(message):
+            if reset:  # the client is gone
+                raise ConnectionResetError
             told.append(message)
 
         await self._app(scope, receive, send)

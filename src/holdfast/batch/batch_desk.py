@@ -12,6 +12,7 @@ has not ended, and do the step that its state names.
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
 from secrets import token_hex
@@ -20,6 +21,7 @@ from typing import Any, Final
 import structlog
 
 from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid
+from holdfast.batch.disk_threads import in_disk_thread
 from holdfast.batch.file_store import FileStore
 from holdfast.batch.files_api import OUTPUT_PURPOSE
 from holdfast.batch.input_lines import ERRORS_MAX, InputLine, LineError, check_lines
@@ -300,9 +302,12 @@ class BatchDesk:
         lines: list[InputLine] = []
         errors: list[LineError] = []
         models: set[str] = set()
-        with await asyncio.to_thread(self._store.open, record.input_file_id) as file:
+        with ExitStack() as opened:
+            file = await in_disk_thread(
+                lambda: opened.enter_context(self._store.open(record.input_file_id))
+            )
             found = check_lines(file, record.endpoint, lines_max=limits.lines_max)
-            while chunk := await asyncio.to_thread(lambda: list(islice(found, CHECK_LINES))):
+            while chunk := await in_disk_thread(lambda: list(islice(found, CHECK_LINES))):
                 for one in chunk:
                     if isinstance(one, LineError):
                         errors.append(one)

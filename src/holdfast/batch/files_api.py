@@ -3,16 +3,19 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from holdfast.batch.api_answers import json_answer, number, tenant_of
 from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, no_file
 from holdfast.batch.creation_keys import CreationKeys, fingerprint_of, gone
+from holdfast.batch.disk_threads import in_disk_thread
 from holdfast.batch.file_store import FileStore, PartialFile
 from holdfast.batch.form_stream import FileBegun, FileData, FileEnded, FormField, FormStream
 from holdfast.storage.batch_records import (
@@ -86,7 +89,7 @@ class FilesApi:
             if not self._arriving[tenant]:
                 del self._arriving[tenant]
             if upload.file is not None:
-                await asyncio.to_thread(upload.file.drop)
+                await in_disk_thread(upload.file.drop)
 
     async def _take(self, upload: "_Upload", events: list[Any], tenant: str) -> None:
         limits = self._store.limits
@@ -97,7 +100,7 @@ class FilesApi:
                 if event.field != "file":
                     raise invalid("Send the file in the field 'file'.", "file")
                 upload.name = event.filename[:_NAME_MAX]
-                upload.file = await asyncio.to_thread(self._store.begin)
+                await in_disk_thread(upload.begin, self._store)
             elif isinstance(event, FileData) and upload.file is not None:
                 size = len(event.data)
                 if upload.file.bytes + size > limits.file_bytes_max:
@@ -111,7 +114,7 @@ class FilesApi:
                     raise ApiRefusalError(429, "files_quota_exceeded", message, "file")
                 upload.counted += size
                 self._arriving[tenant] = self._arriving.get(tenant, 0) + size
-                await asyncio.to_thread(upload.write, event.data)
+                await in_disk_thread(upload.write, event.data)
             elif isinstance(event, FileEnded):
                 upload.complete = True
 
@@ -135,7 +138,7 @@ class FilesApi:
             made = await self._keys.made(tenant, upload.key, asked)
             if not made:
                 key = self._keys.new(tenant, upload.key, asked, record.id)
-                await asyncio.to_thread(_keep, upload.file, self._records, record, key)
+                await in_disk_thread(_keep, upload.file, self._records, record, key)
                 return json_answer(file_json(record))
         found = await asyncio.to_thread(self._records.file, tenant, made)
         if found is None:
@@ -186,20 +189,9 @@ class FilesApi:
     async def content(self, request: Request) -> Response:
         """Answer with the bytes of a file, piece by piece."""
         record = await self._own(request)
-        file = await asyncio.to_thread(self._store.open, record.id)
-
-        async def pieces() -> AsyncIterator[bytes]:
-            try:
-                while data := await asyncio.to_thread(file.read, _PIECE_BYTES):
-                    yield data
-            finally:
-                file.close()
-
-        return StreamingResponse(
-            pieces(),
-            media_type="application/octet-stream",
-            headers={"content-length": str(record.bytes)},
-        )
+        with ExitStack() as opened:
+            file = await in_disk_thread(lambda: opened.enter_context(self._store.open(record.id)))
+            return _FileContent(file, record.bytes, opened.pop_all())
 
     async def _own(self, request: Request) -> FileRecord:
         file_id = request.path_params["file_id"]
@@ -229,6 +221,10 @@ class _Upload:
         self.name = ""
         self.complete = False
 
+    def begin(self, store: FileStore) -> None:
+        """Begin the file. Blocks."""
+        self.file = store.begin()
+
     def write(self, data: bytes) -> None:
         """Append bytes of the file. Blocks."""
         if self.key:
@@ -240,6 +236,27 @@ class _Upload:
         """What tells another upload from this one: its form and its bytes."""
         fields = (f"{name}={self.fields[name]}" for name in sorted(self.fields))
         return fingerprint_of(self.name, self._digest.digest(), *fields)
+
+
+class _FileContent(StreamingResponse):
+    """The bytes of a file; closes it when the answer has ended, however that ends."""
+
+    def __init__(self, file: BinaryIO, size: int, opened: ExitStack) -> None:
+        super().__init__(
+            self._pieces(file),
+            media_type="application/octet-stream",
+            headers={"content-length": str(size)},
+        )
+        self._opened = opened
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._opened:
+            await super().__call__(scope, receive, send)
+
+    @staticmethod
+    async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+        while data := await in_disk_thread(file.read, _PIECE_BYTES):
+            yield data
 
 
 def _keep(

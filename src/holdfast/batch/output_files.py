@@ -5,13 +5,13 @@ one line for each. They are made from the records alone: a crash while they are 
 parts that are deleted, and they are written again.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
+from holdfast.batch.disk_threads import in_disk_thread
 from holdfast.batch.file_store import FileStore, PartialFile
 from holdfast.batch.input_lines import split_lines
 from holdfast.batch.items import LongResults, error_line, line_of, payload_of
@@ -61,12 +61,12 @@ class OutputWriter:
         not_run: set[int] = set()
         try:
             async for page in self._records(record):
-                await asyncio.to_thread(self._take, page, written, not_run)
+                await in_disk_thread(self._take, page, written, not_run)
             if not_run:
-                await asyncio.to_thread(self._tell_not_run, record, not_run, written)
+                await in_disk_thread(self._tell_not_run, record, not_run, written)
             for file in (written.output, written.errors):
                 if file is not None:
-                    await asyncio.to_thread(file.keep)
+                    await in_disk_thread(file.keep)
         except BaseException:
             for file in (written.output, written.errors):
                 if file is not None:
