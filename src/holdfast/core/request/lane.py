@@ -37,7 +37,9 @@ _CLIENT_ERROR: Final = Outcome.CLIENT_ERROR
 # Latency is kept as a multiple of the pool's typical first token for prompts of that length.
 _FAILURE_LOOKS_LIKE: Final = 10.0  # × typical: a fast failure must never look like a fast answer
 _BUSY_LOOKS_LIKE: Final = 3.0  # × typical: backpressure lowers the weight without blame
-_FAST: Final = 50 * MILLISECOND  # a failure before it, without content: sooner than any answer
+# A failure without content within half of a usual first token came sooner than any answer.
+_FAST_MAX: Final = 50 * MILLISECOND  # whatever is usual, and where that is not known yet
+_FAST_MIN: Final = 10 * MILLISECOND  # the way there and back on a busy machine
 _DOUBT_EVERY: Final = SECOND  # control asks canaries on doubt no more often
 _RECENT_S: Final = 60.0  # of first tokens, for the promise on them: long enough for a p95
 _RECENT_MIN: Final = 20  # first tokens; of fewer, the p95 is the one slowest
@@ -369,7 +371,7 @@ class Lane:
             candidate.withdrawn += 1
             change = candidate.breaker.record(_CLIENT_ERROR, now, trial=attempt.trial)
         else:
-            sooner = not attempt.first_at and now - attempt.started <= _FAST
+            sooner = not attempt.first_at and now - attempt.started <= self._fast(active.request)
             own = ledger.is_own(active.request.tenant, kind, now)
             alone = len(self.pool.candidates) < 2
             change = ledger.charge(active, attempt, kind, now, fast=sooner, alone=alone)
@@ -381,6 +383,13 @@ class Lane:
             if doubt is not None:
                 self.reports.append(doubt)
         return change
+
+    def _fast(self, request: Request) -> int:
+        """How soon (ns) a failure comes sooner than any answer to such a request."""
+        typical = self.waits(request).first_token_typical(request.size)
+        if typical is None:
+            return _FAST_MAX
+        return min(max(typical // 2, _FAST_MIN), _FAST_MAX)
 
     def uphold(self, active: ActiveRequest, answered: Candidate, now: int) -> None:
         """Let a request's earlier failures count in full: the replica ``answered`` answers it.

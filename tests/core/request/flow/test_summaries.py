@@ -1,5 +1,6 @@
 """Engines' own load, and what control hears each second of what was seen."""
 
+import pytest
 from flow_stage import NO_BACKOFF, Gateway, all_of, only
 
 from holdfast.core.failure import Kind
@@ -116,6 +117,29 @@ def test_failures_are_told_by_kind_and_fast_ones_apart():
     tally = gateway.tallies()["r1"]
     assert tally.kinds == {Kind.SERVER_ERROR: 2, Kind.MALFORMED: 1, Kind.CUT: 1}
     assert (tally.failures, tally.fast, tally.backpressure) == (4, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("usual_s", "after_s", "fast"),
+    [
+        (0.05, 0.025, 1),  # half of what is usual
+        (0.05, 0.049, 0),  # a token that was due comes no later
+        (0.004, 0.01, 1),  # the way there and back may take this long
+        (0.004, 0.02, 0),
+        (1.0, 0.05, 1),
+        (1.0, 0.2, 0),
+    ],
+)
+def test_how_soon_is_too_soon_follows_usual_first_tokens(usual_s, after_s, fast):
+    gateway = Gateway("r1", retry=RetryConfig(attempts=1))
+    for number in range(100):
+        gateway.arrive(f"usual{number}")
+        gateway.after(usual_s).first(f"usual{number}")
+        gateway.after(0.1).end(f"usual{number}", tokens=1)
+    gateway.arrive("failed")
+    gateway.after(after_s).end("failed", kind=Kind.SERVER_ERROR)
+    gateway.after(4.0)  # nobody gave a second opinion
+    assert gateway.tallies()["r1"].fast == fast
 
 
 def test_nobody_is_told_of_a_second_without_traffic():
