@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections import Counter
 from dataclasses import dataclass
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 
 import pytest
 
@@ -41,6 +41,7 @@ class Gateway:
         self.hold = None  # an event: no answer before it is set
         self.deadly = None  # a prompt that ends the replica; all wait for the first time
         self.lost = []  # the prompts that were lost each time
+        self._gone_until = 0.0  # whoever asks before is lost as well
         self._asking = []  # prompts, and futures of their answers
 
     def stand_still(self):
@@ -85,12 +86,15 @@ class Gateway:
     async def _share(self, prompt):
         """Answer from the one replica: with the deadly prompt it ends, and all others with it."""
         if self.lost and prompt != self.deadly:
+            if monotonic() < self._gone_until:  # the gateway does not know yet that it ended
+                self.answers[prompt] = (502, "replica_lost")
             return
         over = asyncio.get_running_loop().create_future()
         self._asking.append((prompt, over))
         names = {name for name, _ in self._asking}
         if self.deadly in names and (self.lost or len(names) > 1):
             self.lost.append(names)
+            self._gone_until = monotonic() + 0.3
             self.answers.update(dict.fromkeys(names, (502, "replica_lost")))
             for _, one in self._asking:
                 one.set_result(None)

@@ -459,6 +459,8 @@ class BatchRunner:
             "reason": message[:200] or code or f"status {answer.status}",
             "request_id": answer.request_id,
         }
+        if verdict in {ItemVerdict.SUSPECT, ItemVerdict.POISON}:
+            feed.suspect_turns.replica_lost(now)
         if verdict is ItemVerdict.SUSPECT:
             pause_s = pause_before(1, self._item_config)
             self.settlements.add(FailedReceive(item.lease, note, pause_s, dead=False))

@@ -13,6 +13,7 @@ from sampling import examples
 class Fleet:
     """Replicas that end with whatever poison item reaches them, and are back at once.
 
+    For half a second others are still sent to one that ended, and are lost as well.
     Items are packed, answered and lost as ``draw`` says; ``alone`` is what the runner obeys.
     """
 
@@ -24,6 +25,8 @@ class Fleet:
         self.fresh = list(range(items))
         self.suspects = []
         self.running = {}  # item: (replica, whether it is a suspect)
+        self.gone_until = [0] * replicas
+        self.too_late = set()  # items that were sent to a replica that had ended
         self.losses = dict.fromkeys(self.fresh, 0)
         self.costs = dict.fromkeys(poison, 0)
         self.done, self.dead = set(), set()
@@ -55,21 +58,31 @@ class Fleet:
             beside = len(self.running)
             assert not (suspect and beside), "a suspect runs alone"
             assert not any(alone for _, alone in self.running.values()), "and stays so"
-        self.running[item] = (self.draw(st.integers(0, self.replicas - 1)), suspect)
+        replica = self.draw(st.integers(0, self.replicas - 1))
+        self.running[item] = (replica, suspect)
+        if self.now < self.gone_until[replica]:
+            self.too_late.add(item)
 
     def _end(self, item):
         replica, _ = self.running[item]
+        if item in self.too_late:
+            self._answer(item, 502, LOST)
+            return
         if item not in self.poison:
             self._answer(item, 200, "")
             return
         self.deaths += 1
         self.costs[item] += 1
+        self.gone_until[replica] = self.now + SECOND // 2
         for other in [one for one, (where, _) in self.running.items() if where == replica]:
             self._answer(other, 502, LOST)
 
     def _answer(self, item, status, code):
         _, suspect = self.running.pop(item)
+        self.too_late.discard(item)
         if self.turns is not None:
+            if code == LOST:
+                self.turns.replica_lost(self.now)
             self.turns.end(self.now, suspect=suspect)
         verdict = judge_answer(status, code, self.losses[item])
         if verdict is ItemVerdict.SUSPECT:
@@ -127,6 +140,25 @@ def test_after_a_while_the_others_have_as_long_a_time():
     assert not turns.may_begin(61 * SECOND, suspect=False)
 
 
+def test_no_suspect_begins_before_everybody_knows_of_the_last_loss():
+    turns = SuspectTurns(SuspectConfig(settle_s=1.0))
+    turns.waiting += 2
+    turns.begin(0, suspect=True)
+    turns.replica_lost(SECOND)
+    turns.end(SECOND, suspect=True)
+    assert not turns.may_begin(2 * SECOND - 1, suspect=True)
+    assert not turns.may_begin(2 * SECOND - 1, suspect=False), "it is the suspects' time"
+    assert turns.may_begin(2 * SECOND, suspect=True)
+
+
+def test_new_items_do_not_wait_after_a_loss():
+    turns = SuspectTurns()
+    turns.begin(0, suspect=False)
+    turns.replica_lost(SECOND)
+    turns.end(SECOND, suspect=False)
+    assert turns.may_begin(SECOND, suspect=False)
+
+
 def test_nobody_waits_where_no_replica_was_lost():
     turns = SuspectTurns()
     for now in range(100):
@@ -134,6 +166,7 @@ def test_nobody_waits_where_no_replica_was_lost():
         turns.begin(now, suspect=False)
 
 
-def test_no_time_at_all_for_suspects_is_refused():
-    with pytest.raises(ConfigError, match=r"suspects\.alone_s"):
-        SuspectConfig(alone_s=0.0)
+@pytest.mark.parametrize("field", ["alone_s", "settle_s"])
+def test_no_time_at_all_is_refused(field):
+    with pytest.raises(ConfigError, match=rf"suspects\.{field}"):
+        SuspectConfig(**{field: 0.0})

@@ -233,6 +233,8 @@ class Consumer:
                 state = ItemState.DONE if verdict is ItemVerdict.DONE else ItemState.FAILED
                 await self._end(held, state, answer_reply(held.id, held.custom_id, answer))
                 return
+            if verdict in {ItemVerdict.SUSPECT, ItemVerdict.POISON}:
+                self.suspect_turns.replica_lost(self._now_ns())
             reason = message[:200] or code or f"status {answer.status}"
             held.story.append(
                 {

@@ -7,6 +7,9 @@ While suspects wait, no new items begin; once the last one under way has ended, 
 after the other. After ``alone_s`` of that the others have as long a time to themselves, so that a
 full replica that was lost for another reason, such as a spot notice, costs half the pace at most.
 
+Whoever is sent to a replica that was lost a moment ago, before the gateway knows it, is lost as
+well and did nothing. So no suspect begins within ``settle_s`` of a loss: it would pass for poison.
+
 Rejected: trying suspects together, in halves. It finds the one faster, and each half that holds it
 costs one more replica. Rejected: trying them beside new items. Whoever else is lost with a suspect
 leaves it open which of them did it, and asking once more costs a third replica.
@@ -19,13 +22,15 @@ from holdfast.core.types import nanos, require
 
 @dataclass(slots=True, frozen=True)
 class SuspectConfig:
-    """How long suspects may keep the other items of their model waiting."""
+    """How long suspects may keep other items waiting, and how long they wait after a loss."""
 
     alone_s: float = 30.0  # several answers long: emptying the slots before costs about one
+    settle_s: float = 1.0  # ten looks of the prober at a replica that is gone
 
     def __post_init__(self) -> None:
-        given = self.alone_s
-        require(given > 0, "suspects.alone_s", f"is {given}", "use more than 0 seconds")
+        fix = "use more than 0 seconds"
+        require(self.alone_s > 0, "suspects.alone_s", f"is {self.alone_s}", fix)
+        require(self.settle_s > 0, "suspects.settle_s", f"is {self.settle_s}", fix)
 
 
 class SuspectTurns:
@@ -34,15 +39,27 @@ class SuspectTurns:
     Counts what waits and runs, of all who send items of the model: they share one object.
     """
 
-    __slots__ = ("_alone", "_alone_since", "_open_until", "running", "suspect_runs", "waiting")
+    __slots__ = (
+        "_alone",
+        "_alone_since",
+        "_open_until",
+        "_settle",
+        "_settled_at",
+        "running",
+        "suspect_runs",
+        "waiting",
+    )
 
     def __init__(self, config: SuspectConfig | None = None) -> None:
-        self._alone = nanos((config or SuspectConfig()).alone_s)
+        config = config or SuspectConfig()
+        self._alone = nanos(config.alone_s)
+        self._settle = nanos(config.settle_s)
         self.waiting = 0  # suspects
         self.running = 0  # items, a suspect included
         self.suspect_runs = False
         self._alone_since: int | None = None  # when the first of these suspects began
         self._open_until = 0
+        self._settled_at = 0  # by then every gateway knows of the last loss
 
     def may_begin(self, now: int, *, suspect: bool) -> bool:
         """Whether a suspect, or an item that is none, may begin now. Claims nothing."""
@@ -51,7 +68,9 @@ class SuspectTurns:
         if not self.waiting:
             return not suspect
         turn = now >= self._open_until
-        return turn and not self.running if suspect else not turn
+        if not suspect:
+            return not turn
+        return turn and now >= self._settled_at and not self.running
 
     def begin(self, now: int, *, suspect: bool) -> None:
         """Count an item that begins; a suspect waits no longer."""
@@ -61,6 +80,10 @@ class SuspectTurns:
             self.suspect_runs = True
             if self._alone_since is None:
                 self._alone_since = now
+
+    def replica_lost(self, now: int) -> None:
+        """Note that a replica was lost with an item, whichever; told before that item's end."""
+        self._settled_at = now + self._settle
 
     def end(self, now: int, *, suspect: bool) -> None:
         """Count the end of an item that began."""
