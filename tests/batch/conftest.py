@@ -41,7 +41,7 @@ class Gateway:
         self.hold = None  # an event: no answer before it is set
         self.deadly = None  # a prompt that ends the replica; all wait for the first time
         self.lost = []  # the prompts that were lost each time
-        self._gone_until = 0.0  # whoever asks before is lost as well
+        self._gone_until = 0.0  # a replica that is ending loses whoever asks before
         self._asking = []  # prompts, and futures of their answers
 
     def stand_still(self):
@@ -86,7 +86,7 @@ class Gateway:
     async def _share(self, prompt):
         """Answer from the one replica: with the deadly prompt it ends, and all others with it."""
         if self.lost and prompt != self.deadly:
-            if monotonic() < self._gone_until:  # the gateway does not know yet that it ended
+            if monotonic() < self._gone_until:  # it still takes requests, and loses them
                 self.answers[prompt] = (502, "replica_lost")
             return
         over = asyncio.get_running_loop().create_future()

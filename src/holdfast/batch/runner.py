@@ -53,6 +53,7 @@ from holdfast.core.batch.verdicts import (
     failures_of,
     judge_answer,
     pause_before,
+    tells_loss,
 )
 from holdfast.core.stats import RateWindow
 from holdfast.core.types import SECOND, nanos
@@ -459,7 +460,7 @@ class BatchRunner:
             "reason": message[:200] or code or f"status {answer.status}",
             "request_id": answer.request_id,
         }
-        if verdict in {ItemVerdict.SUSPECT, ItemVerdict.POISON}:
+        if tells_loss(code):
             feed.suspect_turns.replica_lost(now)
         if verdict is ItemVerdict.SUSPECT:
             pause_s = pause_before(1, self._item_config)

@@ -140,7 +140,7 @@ def test_after_a_while_the_others_have_as_long_a_time():
     assert not turns.may_begin(61 * SECOND, suspect=False)
 
 
-def test_no_suspect_begins_before_everybody_knows_of_the_last_loss():
+def test_no_suspect_begins_until_a_lost_replica_has_closed_its_port():
     turns = SuspectTurns(SuspectConfig(settle_s=1.0))
     turns.waiting += 2
     turns.begin(0, suspect=True)

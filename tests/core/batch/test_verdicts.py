@@ -10,6 +10,7 @@ from holdfast.core.batch.verdicts import (
     failures_of,
     judge_answer,
     pause_before,
+    tells_loss,
 )
 from holdfast.core.types import SECOND, ConfigError
 
@@ -39,6 +40,14 @@ def test_the_second_lost_replica_is_the_last_one():
     assert judge_answer(502, "replica_lost", losses=1) is ItemVerdict.POISON
     assert judge_answer(200, "", losses=1) is ItemVerdict.DONE
     assert judge_answer(504, "upstream_timeout", losses=1) is ItemVerdict.AGAIN
+
+
+@pytest.mark.parametrize(
+    ("code", "lost"),
+    [("replica_lost", True), ("replicas_lost", True), ("request_blocked", False), ("", False)],
+)
+def test_only_a_lost_replica_makes_others_wait(code, lost):
+    assert tells_loss(code) is lost
 
 
 def test_lost_replicas_and_what_happened_to_the_holder_are_no_failures_of_the_item():

@@ -40,6 +40,7 @@ from holdfast.core.batch.verdicts import (
     failures_of,
     judge_answer,
     pause_before,
+    tells_loss,
 )
 from holdfast.core.stats import RateWindow
 from holdfast.queue_port import EndedItem, ItemState, QueueError, check_name
@@ -233,7 +234,7 @@ class Consumer:
                 state = ItemState.DONE if verdict is ItemVerdict.DONE else ItemState.FAILED
                 await self._end(held, state, answer_reply(held.id, held.custom_id, answer))
                 return
-            if verdict in {ItemVerdict.SUSPECT, ItemVerdict.POISON}:
+            if tells_loss(code):
                 self.suspect_turns.replica_lost(self._now_ns())
             reason = message[:200] or code or f"status {answer.status}"
             held.story.append(

@@ -7,8 +7,8 @@ While suspects wait, no new items begin; once the last one under way has ended, 
 after the other. After ``alone_s`` of that the others have as long a time to themselves, so that a
 full replica that was lost for another reason, such as a spot notice, costs half the pace at most.
 
-Whoever is sent to a replica that was lost a moment ago, before the gateway knows it, is lost as
-well and did nothing. So no suspect begins within ``settle_s`` of a loss: it would pass for poison.
+A replica that is ending still takes requests for some milliseconds, and loses them. A suspect that
+is sent there then would pass for poison, so none begins within ``settle_s`` of the last loss.
 
 Rejected: trying suspects together, in halves. It finds the one faster, and each half that holds it
 costs one more replica. Rejected: trying them beside new items. Whoever else is lost with a suspect
@@ -22,10 +22,10 @@ from holdfast.core.types import nanos, require
 
 @dataclass(slots=True, frozen=True)
 class SuspectConfig:
-    """How long suspects may keep other items waiting, and how long they wait after a loss."""
+    """How long suspects hold up other items, and how long they wait once a replica was lost."""
 
     alone_s: float = 30.0  # several answers long: emptying the slots before costs about one
-    settle_s: float = 1.0  # ten looks of the prober at a replica that is gone
+    settle_s: float = 1.0  # a process that ends has closed its port by then, even on a busy host
 
     def __post_init__(self) -> None:
         fix = "use more than 0 seconds"
@@ -59,7 +59,7 @@ class SuspectTurns:
         self.suspect_runs = False
         self._alone_since: int | None = None  # when the first of these suspects began
         self._open_until = 0
-        self._settled_at = 0  # by then every gateway knows of the last loss
+        self._settled_at = 0  # no suspect begins before
 
     def may_begin(self, now: int, *, suspect: bool) -> bool:
         """Whether a suspect, or an item that is none, may begin now. Claims nothing."""
@@ -82,7 +82,7 @@ class SuspectTurns:
                 self._alone_since = now
 
     def replica_lost(self, now: int) -> None:
-        """Note that a replica was lost with an item, whichever; told before that item's end."""
+        """Let suspects wait: a replica was lost with an item, whose ``end`` is called next."""
         self._settled_at = now + self._settle
 
     def end(self, now: int, *, suspect: bool) -> None:

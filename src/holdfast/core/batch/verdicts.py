@@ -56,7 +56,8 @@ class ItemPolicyConfig:
 
 _NO_ROOM: Final = frozenset({401, 429, 503, 507})  # 401: the gateway of a successor, for a moment
 LOST: Final = "replica_lost"  # the gateway's code: the connection broke, no other was tried
-_POISON_CODES: Final = frozenset({"replicas_lost", "request_blocked"})
+_TWO_LOST: Final = "replicas_lost"
+_POISON_CODES: Final = frozenset({_TWO_LOST, "request_blocked"})
 
 
 def judge_answer(status: int, code: str = "", losses: int = 0) -> ItemVerdict:
@@ -76,6 +77,11 @@ def judge_answer(status: int, code: str = "", losses: int = 0) -> ItemVerdict:
     if status == 408 or status >= 500:
         return ItemVerdict.AGAIN
     return ItemVerdict.AGAIN if status < 400 else ItemVerdict.FAILED
+
+
+def tells_loss(code: str) -> bool:
+    """Whether an answer with this error code says that a replica was lost with its request."""
+    return code in {LOST, _TWO_LOST}
 
 
 def failures_of(story: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
@@ -100,4 +106,5 @@ __all__ = [
     "failures_of",
     "judge_answer",
     "pause_before",
+    "tells_loss",
 ]
