@@ -356,6 +356,9 @@ SAID_HERE: Final = {
     "models.ModelSection.breaker": "when to stop sending",
     "models.ModelSection.limit": "requests at once, learned where slots are not declared",
     "models.ModelSection.failover": "which replicas are near, and which may stand in",
+    "models.ModelSection.context_tokens": "what its context holds, prompt and answer together: a "
+    "ladder leaves it out for longer requests",
+    "models.ModelSection.lacks": "a ladder leaves it out for requests that need one of these",
     "models.ModelSection.slo_first_token": "the promise that a ladder of models watches",
     "models.ModelSection.precision": "of weights and cache, such as `fp8`; answers are compared "
     "only within one",

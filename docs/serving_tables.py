@@ -213,6 +213,8 @@ _HEADERS: Final = {
     "x-holdfast-attempts": "how many attempts it took so far; more than 1: a retry, a hedge or a "
     "continuation",
     "x-holdfast-degraded": "a lower rung of a ladder answered: the name of that model",
+    "x-holdfast-capped": "a ladder bounded the answer by so many tokens, fewer than were asked "
+    "for; one that reaches them ends with `length`",
     "x-holdfast-continued": "how often the answer was continued elsewhere; only where the whole "
     "answer was known before the headers went out, otherwise the stream's last chunk says it",
     "x-holdfast-model": "the model that a virtual name led to",
@@ -229,7 +231,8 @@ _HEADERS: Final = {
     "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408; OpenAI's SDKs obey it "
     "before anything else",
 }
-_OF_REQUESTS: Final = {  # of the batch process to gateways
+_OF_REQUESTS: Final = {  # of clients, and of the batch process to gateways
+    "x-holdfast-degrade",
     "x-holdfast-runner",
     "x-holdfast-tenant",
     "x-holdfast-priority",

@@ -129,6 +129,7 @@ def test_what_if_tells_differences_intervals_and_the_diff(run, twin):
         (("--fault", "hang:nobody"), "fault.target: is 'nobody', which the fleet does not have"),
         (("--lose-zone", "mars"), "fault.target: is 'mars'"),
         (("--ladder", "llama"), "virtual"),
+        (("--give-up", "quality"), "--give-up: is set without --ladder"),
         (("--replicas", "3", "--model", "x"), "model: 'x' is not in the fleet file"),
         (("--replicas", "3", "--slo-ttft", "soon"), "--slo-ttft: is 'soon'; use seconds"),
     ],

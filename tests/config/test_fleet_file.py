@@ -12,8 +12,8 @@ from holdfast.config.files import json_schema, load
 from holdfast.config.fleet_file import ENGINES, Address, FleetFile
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.request.admission.quota import QuotaConfig
-from holdfast.core.request.degrade import DegradeConfig
 from holdfast.core.request.flow import Flow
+from holdfast.core.request.ladders.degrade import DegradeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import Priority, Replica
 
@@ -111,6 +111,8 @@ models:
     limit: {enabled: false}
     failover: {home_region: r}
     slo_first_token: 800ms
+    context_tokens: 8192
+    lacks: [tools, images]
 retry: {attempts: 3}
 hedge: {enabled: true}
 fleet: {health: {canary_s: 2s, canary_suspect_s: 1s}, no_success_s: 20s}
@@ -131,6 +133,7 @@ fleet: {health: {canary_s: 2s, canary_suspect_s: 1s}, no_success_s: 20s}
     assert (lane.queue.wait_interactive_s, lane.breaker.cooldown_s) == (40.0, 2.0)
     assert (lane.limit.enabled, lane.failover.home_region) == (False, "r")
     assert lane.slo_first_token_s == 0.8
+    assert (lane.context_tokens, lane.lacks) == (8192, {"tools", "images"})
     assert (flow.retry.attempts, flow.hedge.enabled) == (3, True)
     assert file.fleet_config().health.canary_s == 2.0
     assert file.fleet_config().no_success_s == 20.0

@@ -55,6 +55,22 @@ RULES = ("default: big", "rules:")
             + "  - {name: two, ladder: [big, small]}\n",
             "fleet.yaml:5: virtual_models[1].ladder: begins at 'big', as that of 'auto'; begin",
         ),
+        (
+            virtual("degrade:", "  ladder: [big, small]", "  order: [latency]"),
+            "fleet.yaml:5: virtual_models[0].degrade.order: is latency; name quality, and what",
+        ),
+        (
+            virtual("degrade:", "  ladder: [big, small]", "  order: [quality, price]"),
+            "fleet.yaml:5: virtual_models[0].degrade.order[1]: ",
+        ),
+        (
+            virtual("degrade:", "  ladder: [big, small]", "  patience_s: 0s"),
+            "fleet.yaml:5: virtual_models[0].degrade.patience_s: is 0.0; use finite seconds",
+        ),
+        (
+            virtual("degrade:", "  ladder: [big, small]", "  capped_tokens: 0"),
+            "fleet.yaml:5: virtual_models[0].degrade.capped_tokens: is 0; use 1 token or more",
+        ),
         (virtual("default: tiny"), "fleet.yaml:3: virtual_models[0].default: is 'tiny', which is"),
         (virtual("default: auto"), "fleet.yaml:3: virtual_models[0].default: is 'auto', which is"),
         (
@@ -135,3 +151,13 @@ RULES = ("default: big", "rules:")
 )
 def test_a_bad_virtual_model_is_refused_where_it_stands(tmp_path, text, told):
     assert refused(tmp_path, text + MODELS).startswith(told)
+
+
+def test_a_ladder_of_embedding_models_is_refused(tmp_path):
+    shape = "canary: {shape: embedding, rule: cosine}"
+    vectors = MODELS.replace("endpoints: [http://a:1]}", f"endpoints: [http://a:1], {shape}}}")
+    assert (
+        "virtual_models[0].ladder[0]: is 'big', which gives embeddings: no model can stand in for "
+        "another; give each its own name"
+        in refused(tmp_path, vectors + virtual("ladder: [big, small]"))
+    )

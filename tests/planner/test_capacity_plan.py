@@ -43,6 +43,29 @@ def test_four_times_the_traffic_without_a_page():
     assert at_once["warm"] == at_once["replicas_at_peak"]
 
 
+def test_what_is_given_up_under_overload_is_shown_in_the_operators_order():
+    parts = "latency=30,quality=distserve-opt-13b*2,completeness=50"
+    answer = ask(**CHAT, degrade=parts)
+    plain, queue, smaller, capped = answer.figures["overload"]
+    assert plain["requests_s"] >= 40
+    assert queue["extra_requests"] == pytest.approx(30 * plain["requests_s"])
+    assert smaller["requests_s"] > queue["requests_s"] == plain["requests_s"]
+    assert capped["requests_s"] > 1.5 * smaller["requests_s"], "answers of a quarter of the length"
+    table = answer.tables[-1]
+    assert [row[0] for row in table.rows] == ["nothing", "latency", "quality", "completeness"]
+    assert ask(**CHAT).figures.get("overload") is None
+
+
+@pytest.mark.parametrize(
+    "parts", ["price=1", "quality", "latency=30,latency=40", "latency=x", "completeness=0"]
+)
+def test_a_way_down_that_cannot_be_read_is_refused_with_the_fix(parts):
+    with pytest.raises(ConfigError) as caught:
+        ask(**CHAT, degrade=parts)
+    assert caught.value.field == "degrade"
+    assert "quality=ENGINE*REPLICAS" in caught.value.fix
+
+
 def test_formula_and_simulation_stand_side_by_side():
     answer = ask(**(CHAT | {"rate": 10}), latency="8s", simulate=True)
     runs = answer.figures["simulated"]

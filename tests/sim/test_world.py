@@ -34,9 +34,9 @@ from holdfast.core.messages import (
 from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.request.admission.queue import QueueConfig
 from holdfast.core.request.breaker import BreakerConfig
-from holdfast.core.request.degrade import DegradeConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.ladders.degrade import DegradeConfig, Dimension
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import SECOND, Replica, State, nanos
 from holdfast.sim import world as world_module
@@ -535,6 +535,32 @@ def test_answers_of_another_model_than_asked_for_are_counted() -> None:
     degraded = [finish for _, finish in story.of(Finish) if finish.model == "small"]
     asked = [event for _, event in story.of(Arrived) if event.request.model == "small"]
     assert story.total.degraded == len(degraded) - len(asked) > 0
+
+
+def test_capped_answers_are_shorter_and_counted() -> None:
+    fleet = (Replica("large-0", "large", slots=2), *(Replica(f"s{i}", "small") for i in range(3)))
+    order = (Dimension.COMPLETENESS, Dimension.QUALITY, Dimension.LATENCY)
+    ladder = DegradeConfig(ladder=("large", "small"), order=order, capped_tokens=20)
+    workloads = (("large", replace(CHAT, rate=20.0)), ("small", replace(CHAT, rate=1.0)))
+    flow = FlowConfig(degrade=(ladder,))
+    story = Story(setup(replicas=fleet, workloads=workloads, flow=flow))
+    whole = Story(setup(replicas=fleet, workloads=workloads))
+    assert story.total.capped > 100
+    assert whole.total.capped == 0
+    assert story.total.to_dict()["capped"] == story.total.capped
+    assert story.total.tokens / story.total.good < whole.total.tokens / max(1, whole.total.good)
+
+
+def test_a_ladder_whose_large_model_is_gone_refuses_nobody() -> None:
+    fleet = (Replica("large-0", "large", slots=8), *(Replica(f"s{i}", "small") for i in range(3)))
+    gone = Fault(FaultKind.CRASH, "large-0", nanos(FROM), nanos(UNTIL))
+    workloads = (("large", replace(CHAT, rate=2.0)),)
+    alone = setup(gone, replicas=fleet, workloads=workloads)
+    laddered = replace(alone, flow=FlowConfig(degrade=(DegradeConfig(("large", "small")),)))
+    before, after = Story(alone).total, Story(laddered).total
+    assert before.refused + before.failed > 10
+    assert after.refused + after.failed <= 2, "what had begun its answer when it went"
+    assert after.degraded > 50
 
 
 def test_without_canaries_their_result_is_unknown_and_nobody_is_judged_by_it() -> None:

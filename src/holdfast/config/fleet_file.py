@@ -65,6 +65,7 @@ from holdfast.config.tenants import (
     with_token_of_file,
 )
 from holdfast.config.virtual import VirtualSection
+from holdfast.core.canary import Shape
 from holdfast.core.deploy.launches import LaunchGateConfig
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.process_watch import ProcessWatchConfig
@@ -389,6 +390,7 @@ def _check_virtual(file: FleetFile) -> None:
     models = [model.name for model in file.models]
     ladders = [virtual.name for virtual in file.virtual_models if not virtual.leads_by_rules]
     tenants = [tenant.name for tenant in file.tenants] or [ANONYMOUS]
+    vectors = {model.name for model in file.models if model.canary.shape is Shape.EMBEDDING}
     taken = dict.fromkeys(models, "a model")
     tops: dict[str, str] = {}
     for index, virtual in enumerate(file.virtual_models):
@@ -409,6 +411,10 @@ def _check_virtual(file: FleetFile) -> None:
             problem = f"begins at {ladder.ladder[0]!r}, as that of {holder!r}"
             field = f"{where}.ladder" if virtual.ladder is not None else f"{where}.degrade.ladder"
             require(holder == virtual.name, field, problem, "begin one ladder at each model")
+            for place, rung in enumerate(ladder.ladder):
+                problem = f"is {rung!r}, which gives embeddings: no model can stand in for another"
+                fix = "give each its own name: vectors of two models cannot be compared"
+                require(rung not in vectors, f"{field}.{place}", problem, fix)
         for number, rule in enumerate(virtual.rules):
             for place, tenant in enumerate(rule.when.tenant or ()):
                 field = f"{where}.rules.{number}.when.tenant.{place}"

@@ -37,6 +37,7 @@ from holdfast.core.request.failover import FailoverConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.types import ConfigError, Replica, require
 
+Lacking = Literal["tools", "json", "images", "audio", "video"]
 EngineName = Literal["openai", "vllm", "sglang", "tgi", "triton", "llamacpp", "ollama", "trtllm"]
 ENGINES: Final[tuple[str, ...]] = get_args(EngineName)
 
@@ -112,6 +113,10 @@ class ModelSection(Section):
     api_key_env: Variable = None
     api_key_file: Path | None = None  # the file with the engine's bearer token, in place of that
     tls: EngineTlsSection | None = None  # whom to trust at https endpoints, and who calls
+    context_tokens: Annotated[int, Field(ge=0, description="tokens; 0 = unknown")] = 0
+    lacks: Annotated[list[Lacking], Field(max_length=5, description="what it cannot do")] = Field(
+        default_factory=list
+    )
     routing: Annotated[str, Field(description="a routing policy")] = routing.DEFAULT
     routing_options: dict[str, Any] = Field(default_factory=dict)
     queue: Annotated[QueueConfig, Policy()] = QueueConfig()
@@ -237,6 +242,8 @@ class ModelSection(Section):
             limit=self.limit,
             failover=self.failover,
             slo_first_token_s=self.slo_first_token,
+            context_tokens=self.context_tokens,
+            lacks=frozenset(self.lacks),
         )
 
     def deployed(self) -> Iterator["Deployed"]:

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from holdfast.config.sections import Policy, Section
 from holdfast.config.tenants import Name
-from holdfast.core.request.degrade import DegradeConfig
+from holdfast.core.request.ladders.degrade import DegradeConfig
 from holdfast.core.types import ConfigError, require
 
 Check = Literal["length", "json", "empty"]

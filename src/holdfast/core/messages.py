@@ -246,6 +246,7 @@ class Dispatch:
     reason: str
     silence_max: int  # ns between two tokens after which the driver reports Silent
     resume_tokens: int = 0  # > 0: continue an answer of which the client saw this much
+    output_max: int = 0  # > 0: the answer may have so many tokens at most, whatever was asked for
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 What may live here: values that at least two policies exchange. No behaviour beyond validation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final
@@ -115,6 +115,7 @@ class Request:
 
     __slots__ = (
         "arrived",
+        "cappable",
         "choices",
         "content",
         "continuable",
@@ -125,6 +126,7 @@ class Request:
         "id",
         "max_tokens",
         "model",
+        "needs",
         "prefix",
         "priority",
         "prompt_tokens",
@@ -158,6 +160,8 @@ class Request:
         content: bytes = b"",
         choices: int = 1,
         deaths_max: int = 2,
+        needs: Collection[str] = (),
+        cappable: bool = True,
     ) -> None:
         self.id = id
         self.model = model
@@ -175,6 +179,8 @@ class Request:
         self.regions = regions  # where it may be served; empty = anywhere
         self.whole = whole  # its answer comes in one piece, so the first token is also the last
         self.degradable = degradable  # a ladder may answer it with a smaller model
+        self.cappable = cappable  # False where half of an answer is none: tools, guided decoding
+        self.needs = needs  # of the model that answers it, by the names that ``lacks`` uses
         self.stores = stores  # the engine keeps what it answers: a second execution keeps it twice
         self.deaths_max = deaths_max  # of replicas under it; a third would show nothing new
         self.content = content  # to tell equal requests from others; empty = like no other

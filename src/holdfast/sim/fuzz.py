@@ -22,10 +22,10 @@ from holdfast.core.request.admission.limit import LimitConfig
 from holdfast.core.request.admission.queue import QueueConfig
 from holdfast.core.request.admission.quota import QuotaConfig
 from holdfast.core.request.breaker import BreakerConfig
-from holdfast.core.request.degrade import DegradeConfig
 from holdfast.core.request.failover import FailoverConfig
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.ladders.degrade import DegradeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.request.routing import POLICIES

@@ -72,6 +72,7 @@ class RequestRecord:
 
     __slots__ = (
         "attempts",
+        "capped",
         "continued",
         "done_at",
         "first_at",
@@ -92,6 +93,7 @@ class RequestRecord:
         self.runs: dict[int, EngineRun] = {}  # live attempts
         self.attempts = 0
         self.continued = 0
+        self.capped = False  # a ladder made its answer shorter than was asked for
         self.model = request.model
         self.shown = 0  # tokens the client has seen
         self.first_at = 0

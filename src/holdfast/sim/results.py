@@ -42,6 +42,7 @@ class PhaseAccount:
     attempts: int = 0
     continued: int = 0
     degraded: int = 0
+    capped: int = 0
     wasted_calls: int = 0
     wasted_tokens: int = 0
     tokens: int = 0
@@ -57,6 +58,7 @@ class PhaseAccount:
         self.wasted_calls += record.wasted_calls
         self.wasted_tokens += record.wasted_tokens
         self.tokens += record.shown
+        self.capped += record.capped
         if record.model != record.request.model:
             self.degraded += 1
         if record.status != 200:
@@ -100,6 +102,7 @@ class PhaseAccount:
             "amplification": self.attempts / offered,
             "continued": self.continued,
             "degraded": self.degraded,
+            "capped": self.capped,
             "wasted_calls": self.wasted_calls,
             "wasted_tokens": self.wasted_tokens,
             "tokens": self.tokens,

@@ -270,6 +270,8 @@ class World:
         record = self.records[request.id]
         unit = self.units[action.replica_id]
         resumed = action.resume_tokens
+        if 0 < action.output_max < record.output:
+            record.output, record.capped = action.output_max, True
         output = record.output - resumed
         run = EngineRun(
             record,

@@ -43,6 +43,8 @@ FIGURES: Final = (
     Figure("refused", "refused (429, 503)", "count", -1),
     Figure("failed", "failed", "count", -1),
     Figure("wrong", "answered wrong", "count", -1),
+    Figure("degraded", "by a smaller model", "count", 0),
+    Figure("capped", "answers capped", "count", 0),
     Figure("first_token_p50_s", "first token, median", "s", -1),
     Figure("first_token_p95_s", "first token, 95 %", "s", -1),
     Figure("first_token_p99_s", "first token, 99 %", "s", -1),
@@ -54,6 +56,9 @@ FIGURES: Final = (
     Figure("detect_s", "time to detection", "s", -1),
     Figure("replicas", "replicas, mean", "count", -1),
 )
+
+
+_OF_LADDERS: Final = frozenset({"degraded", "capped"})  # no rows where neither fleet degrades
 
 
 def figures_of(account: Mapping[str, Any]) -> dict[str, float | None]:
@@ -68,6 +73,8 @@ def figures_of(account: Mapping[str, Any]) -> dict[str, float | None]:
         "refused": total["refused"],
         "failed": total["failed"],
         "wrong": total["wrong"],
+        "degraded": total["degraded"],
+        "capped": total["capped"],
         "first_token_p50_s": total["first_token_s"]["p50"],
         "first_token_p95_s": total["first_token_s"]["p95"],
         "first_token_p99_s": total["first_token_s"]["p99"],
@@ -120,6 +127,8 @@ def differences(before: Outcome, after: Outcome) -> list[Difference]:
     for figure in FIGURES:
         old = [one[figure.name] for one in here]
         new = [one[figure.name] for one in there]
+        if figure.name in _OF_LADDERS and not any((*old, *new)):
+            continue
         pairs = [(a, b) for a, b in zip(old, new, strict=True) if a is not None and b is not None]
         rows.append(
             Difference(

@@ -1,48 +1,23 @@
-from random import Random
-
 import pytest
 
-from holdfast.core.failure import Kind, Outcome
-from holdfast.core.messages import ReplicaView, ReportCode
+from holdfast.core.failure import Kind
 from holdfast.core.request.active_request import ActiveRequest, IllegalStepError, RequestStep
 from holdfast.core.request.admission.quota import QuotaConfig
 from holdfast.core.request.admission.refusals import Refusal, queue_full
 from holdfast.core.request.admission_desk import ERROR_DEFAULT, ERRORS, AdmissionDesk
-from holdfast.core.request.degrade import DegradeConfig
 from holdfast.core.request.flow_config import FlowConfig
-from holdfast.core.request.lane import Lane, LaneConfig
 from holdfast.core.request.timer_wheel import TimerWheel
-from holdfast.core.types import MILLISECOND, SECOND, Priority, Replica, Request, State
+from holdfast.core.types import SECOND, Priority, Request
 
 WHOLE = 600 * SECOND
-LADDER = DegradeConfig(ladder=("big", "small"), step_s=1.0, hold_s=2.0, share_step=1.0)
 
 
-def desk(quotas: dict[str, QuotaConfig] | None = None, *ladders: DegradeConfig) -> AdmissionDesk:
-    return AdmissionDesk(FlowConfig(quotas=quotas or {}, degrade=ladders), Random, TimerWheel())
+def desk(quotas: dict[str, QuotaConfig] | None = None) -> AdmissionDesk:
+    return AdmissionDesk(FlowConfig(quotas=quotas or {}), TimerWheel())
 
 
 def request(request_id: str = "q1", model: str = "m", **kwargs: object) -> Request:
     return Request(request_id, model, **{"arrived": 0, **kwargs})
-
-
-def lane(model: str, *replicas: str, slots: int = 2, **config: object) -> Lane:
-    subject = Lane(model, LaneConfig(routing="round_robin", **config), {}, Random)
-    views = [ReplicaView(Replica(name, model, slots=slots), State.READY, 1.0) for name in replicas]
-    subject.pool.apply(views, 0)
-    return subject
-
-
-def occupy(subject: Lane, attempts: int, now: int = 0) -> list[tuple[ActiveRequest, object]]:
-    opened = []
-    for number in range(attempts):
-        active = ActiveRequest(
-            request(f"{subject.model}{number}", subject.model, arrived=now), "m", WHOLE
-        )
-        choice = subject.pool.choose(active.request, (), now)
-        assert choice is not None
-        opened.append((active, subject.open(active, choice[0], now)))
-    return opened
 
 
 # --- opening -------------------------------------------------------------------------------------
@@ -113,7 +88,7 @@ def test_a_request_cannot_be_answered_twice():
 
 def test_a_finished_request_has_no_timer_left():
     wheel: TimerWheel[ActiveRequest] = TimerWheel()
-    subject = AdmissionDesk(FlowConfig(), Random, wheel)
+    subject = AdmissionDesk(FlowConfig(), wheel)
     active = subject.open(request(), 0)
     active.due = 5 * SECOND
     wheel.file(active)
@@ -234,114 +209,3 @@ def test_what_is_found_after_the_end_is_charged_or_given_back():
     subject.correct("t", -150)
     assert isinstance(reserved(subject, "q2", prompt_tokens=25, max_tokens=25), ActiveRequest)
     subject.correct("nobody", 10**9)  # who has no quota owes nothing
-
-
-# --- the ladder of models ------------------------------------------------------------------------
-
-
-def degraded(now: int = 2 * SECOND) -> AdmissionDesk:
-    """A desk whose ladder has moved everybody to the small model."""
-    subject = desk(None, LADDER)
-    lanes = {"big": lane("big", "b1"), "small": lane("small", "s1")}
-    occupy(lanes["big"], 2)
-    for at in (0, now):
-        subject.watch_ladders(lanes, at)
-    return subject
-
-
-def test_a_saturated_model_sends_its_requests_down_the_ladder_and_reports_it():
-    subject = desk(None, LADDER)
-    lanes = {"big": lane("big", "b1"), "small": lane("small", "s1")}
-    occupy(lanes["big"], 2)
-    assert subject.watch_ladders(lanes, 0) == []
-    (report,) = subject.watch_ladders(lanes, SECOND)
-    assert (report.model, report.replica_id, report.what) == ("big", "", ReportCode.LADDER_MOVED)
-    assert report.reason == "saturated at 100%: 100% of the traffic on small"
-
-
-def test_a_degraded_request_is_served_by_the_smaller_model_and_its_story_says_so():
-    active = degraded().open(request(model="big"), 2 * SECOND)
-    assert active.model == "small"
-    assert active.story == [(2 * SECOND, "degraded", "degraded to small")]
-
-
-def test_a_batch_request_waits_for_the_model_it_asked_for():
-    active = degraded().open(request(model="big", priority=Priority.BATCH), 2 * SECOND)
-    assert (active.model, active.story) == ("big", [])
-
-
-def test_a_model_without_a_ladder_is_served_as_asked():
-    assert degraded().open(request(model="other"), 2 * SECOND).model == "other"
-
-
-def test_nothing_moves_down_to_a_rung_without_room():
-    subject = desk(None, LADDER)
-    lanes = {"big": lane("big", "b1"), "small": lane("small", "s1")}
-    occupy(lanes["big"], 2)
-    occupy(lanes["small"], 2)
-    for at in range(10):
-        assert subject.watch_ladders(lanes, at * SECOND) == []
-
-
-@pytest.mark.parametrize("smaller", [{}, {"small": lane("small")}])
-def test_nothing_moves_down_to_a_rung_without_a_replica(smaller):
-    subject = desk(None, LADDER)
-    lanes = {"big": lane("big", "b1"), **smaller}
-    occupy(lanes["big"], 2)
-    for at in range(10):
-        assert subject.watch_ladders(lanes, at * SECOND) == []
-
-
-def test_a_rung_whose_capacity_is_unknown_is_not_taken_for_full():
-    subject = desk(None, LADDER)
-    unlimited = lane("small", "s1", slots=0)
-    unlimited.pool.candidates["s1"].limit = 10**9
-    unlimited.pool.changed(0)
-    lanes = {"big": lane("big", "b1"), "small": unlimited}
-    occupy(lanes["big"], 2)
-    subject.watch_ladders(lanes, 0)
-    assert len(subject.watch_ladders(lanes, SECOND)) == 1
-
-
-def test_a_ladder_whose_model_was_never_seen_moves_nowhere():
-    assert desk(None, LADDER).watch_ladders({"small": lane("small", "s1")}, 0) == []
-
-
-def test_the_way_back_up_is_taken_once_the_larger_model_has_room_again():
-    subject = desk(None, LADDER)
-    lanes = {"big": lane("big", "b1"), "small": lane("small", "s1")}
-    held = occupy(lanes["big"], 2)
-    subject.watch_ladders(lanes, 0)
-    assert subject.watch_ladders(lanes, SECOND)
-    for active, attempt in held:
-        lanes["big"].close(active, attempt, Outcome.SUCCESS, None, SECOND)
-    moves = [subject.watch_ladders(lanes, at * SECOND // 2) for at in range(4, 40)]
-    (report,) = [report for reports in moves for report in reports]
-    assert report.reason == "well for long enough"
-    assert subject.open(request(model="big"), 20 * SECOND).model == "big"
-
-
-def test_a_broken_objective_moves_the_ladder_though_there_is_capacity():
-    subject = desk(None, LADDER)
-    lanes = {
-        "big": lane("big", "b1", slots=64, slo_first_token_s=0.1),
-        "small": lane("small", "s1"),
-    }
-    moved = []
-    for at in (0, SECOND, 2 * SECOND):
-        for active, attempt in occupy(lanes["big"], 3, at):
-            lanes["big"].first_content(active, attempt, at + 500 * MILLISECOND)
-            lanes["big"].close(active, attempt, Outcome.SUCCESS, None, at + 500 * MILLISECOND)
-        moved += subject.watch_ladders(lanes, at + 600 * MILLISECOND)
-    assert moved[0].reason.startswith("only 0.0% within the objective")
-
-
-def test_failures_of_the_larger_model_move_the_ladder():
-    subject = desk(None, LADDER)
-    lanes = {"big": lane("big", "b1", slots=64), "small": lane("small", "s1")}
-    moved = []
-    for at in (0, SECOND):
-        for active, attempt in occupy(lanes["big"], 2, at):
-            lanes["big"].close(active, attempt, Outcome.FAILURE, Kind.SERVER_ERROR, at)
-        moved += subject.watch_ladders(lanes, at)
-    assert moved[0].reason.startswith("100% of attempts fail")

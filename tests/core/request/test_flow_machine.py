@@ -37,11 +37,11 @@ from holdfast.core.request.admission.queue import QueueConfig
 from holdfast.core.request.admission.quota import QuotaConfig
 from holdfast.core.request.breaker import BreakerConfig
 from holdfast.core.request.deadlines import DeadlineConfig
-from holdfast.core.request.degrade import DegradeConfig
 from holdfast.core.request.failover import FailoverConfig
 from holdfast.core.request.flow import Flow
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.ladders.degrade import DegradeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.request.retry import RetryConfig
@@ -80,6 +80,7 @@ CONFIG = FlowConfig(
     degrade=(DegradeConfig(ladder=("big", "small"), step_s=1.0, hold_s=1.0, share_step=0.5),),
     quotas={"metered": QuotaConfig(requests_per_minute=30.0, tokens_per_minute=3000.0)},
 )
+MODELS = 2  # of the ladder: down, and back where the smaller one refuses
 SHARES = st.sampled_from([0.0, 0.0, 0.1, 0.5, 1.0, 1.0, 1.0])
 JUMPS = st.sampled_from([0, 1, TICK, 6 * TICK, SECOND // 2, SECOND, 2 * SECOND, 15 * SECOND])
 BROKEN = (Kind.CUT, Kind.RESET, Kind.DRAINED)
@@ -176,7 +177,8 @@ class FlowUnderFire(RuleBasedStateMachine):
             assert account.dispatched == 0 or waited
         account.live[action.attempt] = out
         account.dispatched += 1
-        assert account.dispatched <= RETRY.attempts + 1 + RETRY.continuations + RETRY.moves
+        bound = RETRY.attempts + 1 + RETRY.continuations + RETRY.moves
+        assert account.dispatched <= bound + MODELS, "one more at each other model of its ladder"
         assert account.resumed <= RETRY.continuations
         assert len(account.live) <= 2
         assert not any(o.content for o in account.live.values()), "nothing races shown content"

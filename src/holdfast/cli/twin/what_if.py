@@ -26,6 +26,7 @@ from holdfast.ui.terminal.simulation import progress_bar
 @click.option("--hedge/--no-hedge", default=None, help="Whether late requests are sent twice.")
 @click.option("--deadline", help="How long one of its requests may take, such as 30s.")
 @click.option("--ladder", help="Models, best first: under load the next one answers.")
+@click.option("--give-up", help="What its ladder gives up, in order: quality,latency.")
 @click.option("--autoscale", help="MIN..MAX replicas by its autoscaler, such as 2..6; or off.")
 def what_if_command(**given: Any) -> None:
     """Simulate the running config with a change and without it, and tell the difference.
@@ -84,7 +85,11 @@ def _edits(question: Question, given: Mapping[str, Any]) -> dict[str, Any]:
             one.model_dump(mode="json", exclude_unset=True, by_alias=True)
             for one in question.file.virtual_models
         ]
-        edits["virtual_models"] = [*held, {"name": f"{rungs[0]}-ladder", "ladder": rungs}]
+        order = {"order": list(words(given["give_up"]))} if given["give_up"] is not None else {}
+        ladder = {"degrade": {"ladder": rungs, **order}} if order else {"ladder": rungs}
+        edits["virtual_models"] = [*held, {"name": f"{rungs[0]}-ladder", **ladder}]
+    elif given["give_up"] is not None:
+        raise ConfigError("--give-up", "is set without --ladder", "name the models of the ladder")
     return edits
 
 

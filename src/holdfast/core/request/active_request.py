@@ -50,6 +50,7 @@ TRANSITIONS: Final[dict[tuple[RequestPhase, RequestStep], RequestPhase]] = {
     (RequestPhase.NEW, RequestStep.ENQUEUE): RequestPhase.QUEUED,
     (RequestPhase.NEW, RequestStep.FINISH): RequestPhase.DONE,
     (RequestPhase.QUEUED, RequestStep.DISPATCH): RequestPhase.RUNNING,
+    (RequestPhase.QUEUED, RequestStep.ENQUEUE): RequestPhase.QUEUED,  # of another model
     (RequestPhase.QUEUED, RequestStep.FINISH): RequestPhase.DONE,
     (RequestPhase.RUNNING, RequestStep.DISPATCH): RequestPhase.RUNNING,
     (RequestPhase.RUNNING, RequestStep.ENQUEUE): RequestPhase.QUEUED,
@@ -164,10 +165,12 @@ class ActiveRequest(TimerEntry):
         "free_used",
         "hedge_at",
         "hosts",
+        "left",
         "live",
         "made",
         "model",
         "moved",
+        "output_max",
         "phase",
         "queued_at",
         "read_tokens",
@@ -183,6 +186,8 @@ class ActiveRequest(TimerEntry):
     def __init__(self, request: Request, model: str, deadline: int) -> None:
         self.request = request
         self.model = model  # the model that serves it: another than asked for when degraded
+        self.left: tuple[str, ...] = ()  # models that had no place for it, or failed it
+        self.output_max = 0  # tokens its answer may have at most, where that is capped; 0 = not
         self.deadline = deadline
         self.phase = _NEW
         self.live: list[Attempt] = []  # attempts out now: one, or two while a hedge races

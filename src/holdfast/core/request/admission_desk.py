@@ -1,22 +1,18 @@
 """Opens each request at its arrival and closes it with its one final answer.
 
-Quotas are reserved and settled here, the model is chosen on its ladder, and every ``Finish`` is
-built here and nowhere else. The table of errors says what a client is told when a failure could not
-be repaired.
+Quotas are reserved and settled here, and every ``Finish`` is built here and nowhere else. The table
+of errors says what a client is told when a failure could not be repaired.
 """
 
-from collections.abc import Callable, Mapping
-from random import Random
+from collections.abc import Mapping
 from typing import Final
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Finish, Report, ReportCode, RequestId
+from holdfast.core.messages import Finish, RequestId
 from holdfast.core.request.active_request import ActiveRequest, RequestStep
 from holdfast.core.request.admission.quota import Quota, Reservation
 from holdfast.core.request.admission.refusals import Refusal
-from holdfast.core.request.degrade import Degrader
 from holdfast.core.request.flow_config import FlowConfig
-from holdfast.core.request.lane import Lane
 from holdfast.core.request.timer_wheel import TimerWheel
 from holdfast.core.types import Request, nanos
 
@@ -32,7 +28,6 @@ ERRORS: Final[dict[Kind, tuple[int, str]]] = {
     Kind.CLIENT_GONE: (499, "client_gone"),  # never sent; the log's word for it
 }
 _FINISH: Final = RequestStep.FINISH
-_ROOM_BELOW: Final = 0.9  # of capacity: a step of a quarter of the traffic must find some room
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
 DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must not be sent again
 # Its own code: neither more attempts nor another replica would have helped, only more time.
@@ -41,49 +36,32 @@ LOST: Final = (502, "replica_lost")  # its own code: whoever sent it decides whe
 
 
 class AdmissionDesk:
-    """The requests under way in one gateway, with the quotas and model ladders that they share.
+    """The requests under way in one gateway, with the quotas that they share.
 
     It registers each request, reserves and settles quota, and builds every ``Finish``; it neither
     queues nor dispatches.
     """
 
-    __slots__ = ("_degraders", "_quotas", "_wheel", "_whole", "requests")
+    __slots__ = ("_quotas", "_wheel", "_whole", "requests")
 
-    def __init__(
-        self,
-        config: FlowConfig,
-        streams: Callable[[str], Random],
-        wheel: TimerWheel[ActiveRequest],
-    ) -> None:
+    def __init__(self, config: FlowConfig, wheel: TimerWheel[ActiveRequest]) -> None:
         self._wheel = wheel
         self.requests: dict[RequestId, ActiveRequest] = {}
         whole = nanos(config.lane.deadlines.request_s)
         # A batch request may wait in the queue for longer than any answer takes.
         self._whole = (whole, whole + nanos(config.lane.queue.wait_batch_s))
         self._quotas = {tenant: Quota(quota) for tenant, quota in config.quotas.items()}
-        self._degraders = {
-            ladder.ladder[0]: Degrader(ladder, streams(f"degrade/{ladder.ladder[0]}"))
-            for ladder in config.degrade
-        }
 
     def open(self, request: Request, now: int) -> ActiveRequest:
-        """Register a new request and return its ``ActiveRequest``, with deadline and serving model.
+        """Register a new request and return its ``ActiveRequest``, with its deadline.
 
-        The model is the one its ladder names now. Raises ``ValueError`` if its id is under way.
-        Reserves no quota and does not check that the model exists.
+        Raises ``ValueError`` if its id is under way. Reserves no quota and does not check that the
+        model exists.
         """
         if request.id in self.requests:
             raise ValueError(f"request id {request.id!r} is already under way; ids must be unique")
-        model = request.model
         deadline = request.deadline or now + self._whole[request.priority]
-        degrader = self._degraders.get(model) if request.degradable else None
-        if degrader is None:
-            active = ActiveRequest(request, model, deadline)
-        else:
-            model, reason = degrader.choose(request, now)
-            active = ActiveRequest(request, model, deadline)
-            if model != request.model:
-                active.story.append((now, "degraded", reason))
+        active = ActiveRequest(request, request.model, deadline)
         self.requests[request.id] = active
         return active
 
@@ -216,40 +194,6 @@ class AdmissionDesk:
         finish = self.finish(active, refusal.status, refusal.code, refusal.reason, now)
         finish.retry_after_s = refusal.retry_after_s
         return finish
-
-    def watch_ladders(self, lanes: Mapping[str, Lane], now: int) -> list[Report]:
-        """Give each model ladder the load of its models; return a report for each step it takes.
-
-        Called every second; reading a lane's error share and attainment resets them.
-        """
-        reports = []
-        for model, degrader in self._degraders.items():
-            lane = lanes.get(degrader.watched)
-            if lane is None:
-                continue
-            change = degrader.observe(
-                now,
-                *lane.readings(),
-                _has_room(lanes, degrader.below, now),
-                upper_has_room=_has_room(lanes, degrader.above, now),
-            )
-            if change is not None:
-                reports.append(Report(model, "", ReportCode.LADDER_MOVED.value, change.reason))
-        return reports
-
-
-def _has_room(lanes: Mapping[str, Lane], model: str | None, now: int) -> bool | None:
-    """Whether a model of a ladder could take more requests; ``None`` if that is unknown.
-
-    A model without a lane has no replica at all.
-    """
-    lane = lanes.get(model) if model is not None else None
-    if lane is None:
-        return model is None
-    if not lane.pool.ready(now):
-        return False
-    saturation = lane.saturation()
-    return None if saturation is None else saturation < _ROOM_BELOW
 
 
 __all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "LOST", "UNREAD", "AdmissionDesk"]

@@ -1,6 +1,6 @@
 """The state machine of all requests of one gateway: events go in, actions come out.
 
-    Arrived ─► quota ─► model (degrade) ─► replica, or the queue ─► Dispatch
+    Arrived ─► model (its ladder) ─► quota ─► replica, or the queue ─► Dispatch
     FirstContent ─► content may be shown; rivals are aborted
     Ended ─► answer, retry, continue elsewhere, or an honest error ─► Finish
     Answered ─► both at once, for an answer in one piece
@@ -49,11 +49,13 @@ from holdfast.core.request.active_request import (
     unreached,
 )
 from holdfast.core.request.admission.quota import Quota
+from holdfast.core.request.admission.refusals import Refusal, wait_expired
 from holdfast.core.request.admission_desk import UNREAD, AdmissionDesk
 from holdfast.core.request.breaker import BreakerChange
 from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import Hedger
+from holdfast.core.request.ladders.model_ladders import ModelLadders
 from holdfast.core.request.lane import Lane, LaneTable
 from holdfast.core.request.prompts.long_prompts import LOOK_AGAIN, reason_to_stay, why_unread
 from holdfast.core.request.request_mover import RequestMover
@@ -65,6 +67,7 @@ _SUCCESS: Final = Outcome.SUCCESS
 _CANCELLED: Final = Outcome.CANCELLED
 _BROKEN: Final = (Kind.CUT, Kind.RESET)  # ways in which a stream that has begun breaks off
 _QUEUED: Final = RequestPhase.QUEUED.value
+_LOOK_ELSEWHERE: Final = SECOND // 2  # while a request waits and no model of its ladder has room
 
 
 class Flow:
@@ -85,7 +88,9 @@ class Flow:
         self._hedging = config.hedge.enabled and config.retry.attempts > 1  # a hedge is an attempt
         self._metered = bool(config.quotas)
         self._wheel: TimerWheel[ActiveRequest] = TimerWheel()
-        self._desk = AdmissionDesk(config, streams, self._wheel)
+        self._desk = AdmissionDesk(config, self._wheel)
+        self._ladders = ModelLadders(config.degrade, streams)
+        self._laddered = bool(config.degrade)
         self._requests = self._desk.requests
         self._mover = RequestMover(
             self._requests,
@@ -94,6 +99,7 @@ class Flow:
             dispatch=self._dispatch,
             close=self._close,
             call_back=self._called_back,
+            elsewhere=self._dispatch_elsewhere,
         )
         self._summary_every = nanos(config.summary_s)
         self._summary_at = 0
@@ -183,6 +189,9 @@ class Flow:
         """Admit a new request: dispatch it at once, queue it, or refuse it."""
         request = event.request
         active = self._desk.open(request, now)
+        if self._laddered:
+            self._ladders.place(active, self._lanes, now)
+            self._count_elsewhere(active, now)
         lane = self._lanes.get(active.model)
         if lane is None:
             return [self._desk.finish(active, 404, "model_not_found", "no such model", now)]
@@ -201,22 +210,140 @@ class Flow:
         return self._enqueue(active, lane, now)
 
     def _enqueue(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
-        """Put a request into its model's queue, or finish it with the queue's refusal."""
+        """Put a request into its model's queue, or where that cannot help, have another answer it.
+
+        Where no model of its ladder does, it is finished with the queue's refusal.
+        """
+        if self._laddered and not lane.pool.may_serve(active.request, now):
+            gone = f"no replica of {lane.model} may be chosen"
+            moved = self._elsewhere(active, gone, now, waits=True)
+            if moved is not None:
+                return moved
+        actions: list[FlowAction] = []
+        refusal = self._queue(active, lane, actions, now)
+        if refusal is not None:
+            self._refuse(active, refusal, actions, now, waits=True)
+        return actions
+
+    def _queue(
+        self, active: ActiveRequest, lane: Lane, actions: list[FlowAction], now: int
+    ) -> Refusal | None:
+        """Put a request into a model's queue, out of the one it is in; or return the refusal."""
         ready, waited = lane.pool.ready(now), active.waited
+        if active.phase is RequestPhase.QUEUED:
+            waited += now - active.queued_at
         outlook = None if ready else lane.pool.outlook(now)
         offer = lane.queue.offer(active.request, now, ready=ready, waited=waited, outlook=outlook)
-        actions: list[FlowAction] = []
         for dropped, refusal in offer.dropped:
-            actions.append(self._desk.shed(self._requests[dropped.id], refusal, now))
+            self._refuse(self._requests[dropped.id], refusal, actions, now)
         if offer.refusal is not None:
-            actions.append(self._desk.shed(active, offer.refusal, now))
-        else:
-            active.step(RequestStep.ENQUEUE)
-            active.queued_at = now
-            active.due = active.deadline  # the queue itself keeps the shorter wait
+            return offer.refusal
+        if active.phase is RequestPhase.QUEUED:
+            self._lanes[active.model].queue.remove(active.request.id)
+        active.model = lane.model
+        active.step(RequestStep.ENQUEUE)
+        active.waited, active.queued_at = waited, now
+        patience = self._ladders.patience(active) if self._laddered else None
+        active.due = active.deadline  # the queue itself keeps the shorter wait
+        if patience is not None:
+            active.due = min(active.due, now + patience)
+        self._wheel.file(active)
+        active.story.append((now, _QUEUED, lane.model))
+        return None
+
+    def _refuse(
+        self,
+        active: ActiveRequest,
+        refusal: Refusal,
+        actions: list[FlowAction],
+        now: int,
+        *,
+        waits: bool = False,
+    ) -> None:
+        """Refuse a request that its model has no place for, unless another one answers it."""
+        moved = self._elsewhere(active, refusal.code, now, waits=waits) if self._laddered else None
+        actions.extend([self._desk.shed(active, refusal, now)] if moved is None else moved)
+
+    # --- another model of its ladder ----------------------------------------------------------
+
+    def _dispatch_elsewhere(self, active: ActiveRequest, why: str, now: int) -> Dispatch | None:
+        """Start an attempt at another model of a request's ladder that has room for it at once."""
+        before = active.model
+        for lane in self._ladders.others(active, self._lanes, now):
+            if lane.queue.held:
+                continue  # whoever waits there was there before
+            story = len(active.story)
+            queued = active.phase is RequestPhase.QUEUED
+            dispatch = self._dispatch(active, lane, now, active.tried)
+            if dispatch is not None:
+                if queued:
+                    self._lanes[before].queue.remove(active.request.id)
+                lane.queue.charge_dispatch(active.request)
+                self._left(active, before, why, story, now)
+                return dispatch
+        return None
+
+    def _elsewhere(
+        self, active: ActiveRequest, why: str, now: int, *, waits: bool = False
+    ) -> list[FlowAction] | None:
+        """Have another model of its ladder answer a request; ``None`` where none does.
+
+        ``waits``: a place in the queue of one will do, too, if none has room at once.
+        """
+        dispatch = self._dispatch_elsewhere(active, why, now)
+        if dispatch is not None:
+            return [dispatch]
+        before = active.model
+        for lane in self._ladders.others(active, self._lanes, now) if waits else ():
+            actions: list[FlowAction] = []
+            story = len(active.story)
+            if self._queue(active, lane, actions, now) is None:
+                self._left(active, before, why, story, now)
+                return actions
+        return None
+
+    def _left(self, active: ActiveRequest, before: str, why: str, story: int, now: int) -> None:
+        """Note that a request went from one model of its ladder to another, and why."""
+        active.left += (before,)
+        active.charges = ()  # what another model answers proves nothing of these replicas
+        active.story.insert(story, (now, "degraded", f"to {active.model}: {why}"))
+        self._count_elsewhere(active, now)
+
+    def _count_elsewhere(self, active: ActiveRequest, now: int) -> None:
+        """Count a request as demand for the model it asked for, which has no replica for it."""
+        asked = self._lanes.get(active.request.model)
+        if active.model != active.request.model and asked is not None:
+            asked.answered_elsewhere += not asked.pool.ready(now)
+
+    def _look_elsewhere(
+        self, active: ActiveRequest, lane: Lane, actions: list[FlowAction], now: int
+    ) -> None:
+        """Have a queued request answered by another model of its ladder, if one can by now."""
+        waits = not lane.pool.ready(now)
+        moved = self._elsewhere(active, "it waited for a replica", now, waits=waits)
+        if moved is not None:
+            actions.extend(moved)
+        elif self._ladders.waits_on(active):
+            active.due = min(active.deadline, now + _LOOK_ELSEWHERE)
             self._wheel.file(active)
-            active.story.append((now, _QUEUED, lane.model))
-        return actions
+        else:
+            lane.queue.remove(active.request.id)
+            waited_s = (active.waited + now - active.queued_at) / SECOND
+            refusal = wait_expired(waited_s, len(lane.queue), None)
+            actions.append(self._desk.shed(active, refusal, now))
+
+    def _return(self, active: ActiveRequest, actions: list[FlowAction], now: int) -> None:
+        """Send a request that another model refused as bad back to the one it asked for."""
+        asked = self._lanes[active.request.model]
+        active.left += (active.model,)
+        active.story.append((now, "returned", f"{active.model} cannot answer it"))
+        dispatch = self._dispatch(active, asked, now, active.tried)
+        if dispatch is not None:
+            actions.append(dispatch)
+            return
+        refusal = self._queue(active, asked, actions, now)
+        if refusal is not None:
+            self._refuse(active, refusal, actions, now)
 
     def _dispatch(
         self, active: ActiveRequest, lane: Lane, now: int, excluded: tuple[str, ...] = ()
@@ -231,6 +358,7 @@ class Flow:
         if active.phase is RequestPhase.QUEUED:
             active.waited += now - active.queued_at
         active.step(RequestStep.DISPATCH)
+        active.model = lane.model
         active.story.append((now, reason, candidate.id))
         due = attempt.doubt_at if attempt.doubt_at < attempt.first_due else attempt.first_due
         if self._hedging and len(active.live) == 1:
@@ -245,6 +373,7 @@ class Flow:
             reason,
             lane.deadlines.between_tokens(now),
             active.shown_tokens,
+            active.output_max,
         )
 
     def _serve_queue(self, lane: Lane, now: int, actions: list[FlowAction]) -> None:
@@ -258,6 +387,8 @@ class Flow:
             dispatch = self._dispatch(active, lane, now, active.tried)
             if dispatch is None and active.tried:  # the others are full: one it has tried must do
                 dispatch = self._dispatch(active, lane, now)
+            if dispatch is None and self._laddered:
+                dispatch = self._dispatch_elsewhere(active, "no replica may serve it", now)
             if dispatch is None:
                 # Only one bound to a revision or to regions finds nobody where others find room.
                 full = "no replica that may serve it has room"
@@ -510,6 +641,9 @@ class Flow:
         if active.shown_tokens:
             actions.extend(self._continue(active, lane, kind, now))
             return
+        if kind is Kind.BAD_REQUEST and active.model != active.request.model:
+            self._return(active, actions, now)
+            return
         decision = self._retry.decide(
             kind,
             attempts_made=active.made + 1,
@@ -518,7 +652,10 @@ class Flow:
             now=now,
         )
         if not decision.allowed:
-            actions.append(self._desk.fail(active, kind, decision.reason, now))
+            other = None
+            if self._laddered and MEANINGS[kind].retryable and now < active.deadline:
+                other = self._dispatch_elsewhere(active, kind.value, now)
+            actions.append(other or self._desk.fail(active, kind, decision.reason, now))
             return
         if decision.free:
             active.free_used = True
@@ -599,7 +736,7 @@ class Flow:
                 expires = queue.expires_at_next
                 if expires is not None and expires <= now:
                     for request, refusal in queue.expire(now):
-                        actions.append(self._desk.shed(self._requests[request.id], refusal, now))
+                        self._refuse(self._requests[request.id], refusal, actions, now)
                 self._serve_queue(lane, now, actions)
         return actions
 
@@ -615,6 +752,9 @@ class Flow:
                 actions.append(self._desk.finish(active, *UNREAD, unread, now))
             else:
                 actions.append(self._desk.fail(active, Kind.DEADLINE, "out of time", now))
+            return
+        if active.phase is RequestPhase.QUEUED:
+            self._look_elsewhere(active, lane, actions, now)
             return
         if active.phase is RequestPhase.BACKING_OFF:
             actions.extend(self._again(active, lane, now))
@@ -679,7 +819,7 @@ class Flow:
     def _each_second(self, actions: list[FlowAction], now: int) -> None:
         """Move the model ladders, and tell control what was counted."""
         self._summary_at = now + self._summary_every
-        actions.extend(self._desk.watch_ladders(self._lanes, now))
+        actions.extend(self._ladders.watch(self._lanes, now))
         tallies = self._lane_table.tallies(now)
         if tallies:
             actions.append(Summary(tuple(tallies)))
@@ -736,7 +876,7 @@ class Flow:
         outlook = lane.pool.outlook(now)
         if outlook is not None:
             for request, refusal in lane.queue.give_up(outlook, now):
-                actions.append(self._desk.shed(self._requests[request.id], refusal, now))
+                self._refuse(self._requests[request.id], refusal, actions, now, waits=True)
 
     def _on_load_reported(self, event: LoadReported, now: int) -> list[FlowAction]:
         self._lane_table.take_report(event, now)

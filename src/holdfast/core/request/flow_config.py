@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from holdfast.core.request.admission.quota import QuotaConfig
-from holdfast.core.request.degrade import DegradeConfig
 from holdfast.core.request.hedge import HedgeConfig
+from holdfast.core.request.ladders.degrade import DegradeConfig
 from holdfast.core.request.lane import LaneConfig
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import require

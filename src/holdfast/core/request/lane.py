@@ -61,8 +61,13 @@ class LaneConfig:
     limit: LimitConfig = field(default_factory=LimitConfig)
     failover: FailoverConfig = field(default_factory=FailoverConfig)
     slo_first_token_s: float | None = None  # the promise that a ladder of models watches
+    context_tokens: int = 0  # prompt and answer together; 0 = unknown, which is tried
+    lacks: frozenset[str] = frozenset()  # what a request may need and the model cannot do
 
     def __post_init__(self) -> None:
+        context = self.context_tokens
+        fix = "use 0 for unknown, or tokens"
+        require(context >= 0, "lane.context_tokens", f"is {context}", fix)
         slo = self.slo_first_token_s
         fix = "use seconds above 0, or leave it out"
         require(slo is None or slo > 0, "lane.slo_first_token_s", f"is {slo}", fix)
@@ -72,7 +77,7 @@ class Lane:
     """The pool, queue and deadlines of one model in one gateway, and what its attempts taught.
 
     It keeps the books for the flow; it sends nothing and finishes no request. Only the flow changes
-    it, except that ``take_served`` clears what it returns.
+    it, except that ``take_served`` and its like clear what they return.
     """
 
     __slots__ = (
@@ -90,6 +95,7 @@ class Lane:
         "_tenants",
         "_tokens",
         "_woken_at",
+        "answered_elsewhere",
         "answers",
         "deadlines",
         "long_prompts",
@@ -129,6 +135,7 @@ class Lane:
         self._recent = RecentSketch(_RECENT_S)  # first tokens of streams, since their arrival
         self._active = 0  # attempts that ran or ended, told in tallies and not taken yet
         self._tokens = 0  # the same for tokens of prompts and answers
+        self.answered_elsewhere = 0  # that found no replica here, and were not counted as demand
         self._serves = False  # some replica gets a share
         self._woken_at = 0  # when that last began
 
@@ -158,6 +165,14 @@ class Lane:
     def waits(self, request: Request) -> Deadlines:
         """Return the ``Deadlines`` for this request: of streams, or of answers in one piece."""
         return self.answers if request.whole else self.deadlines
+
+    def suits(self, request: Request) -> bool:
+        """Whether the model can do what a request needs, as far as its config says."""
+        config = self._config
+        context = config.context_tokens
+        if context and request.prompt_tokens + request.max_tokens > context:
+            return False
+        return config.lacks.isdisjoint(request.needs)
 
     def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
         """Start an attempt in the books: claim a slot, set when its first token is due.
@@ -445,6 +460,14 @@ class Lane:
         served = self._active, self._tokens
         self._active = self._tokens = 0
         return served
+
+    def take_answered_elsewhere(self) -> int:
+        """Return how many requests another model answered for want of a replica here.
+
+        Since the last call, which resets it.
+        """
+        count, self.answered_elsewhere = self.answered_elsewhere, 0
+        return count
 
     def settle(self, now: int) -> None:
         """Count for control the failures that wait for no second opinion any more.

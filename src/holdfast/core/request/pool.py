@@ -214,6 +214,15 @@ class Pool:
         found = any(c.revision == revision for rung in self._rungs for c in rung)
         return found or any(candidate.revision == revision for candidate in self._trials)
 
+    def may_serve(self, request: Request, now: int) -> bool:
+        """Whether any replica may be chosen for this request, with or without room for it."""
+        if now >= self._recheck_at:
+            self._sort(now)
+        if not request.regions:
+            return self.routable > 0
+        known = (candidate for rung in (*self._rungs, self._trials) for candidate in rung)
+        return any(candidate.replica.region in request.regions for candidate in known)
+
     def on_hosts(self, hosts: Collection[str]) -> tuple[str, ...]:
         """Return the ids of all replicas of this pool on these hosts."""
         return tuple(name for name, one in self.candidates.items() if one.replica.host in hosts)

@@ -51,7 +51,16 @@ class RequestMover:
     Within the retry budget, and only those of which the client has seen nothing.
     """
 
-    __slots__ = ("_call_back", "_close", "_dispatch", "_lanes", "_queue", "_requests", "_retry")
+    __slots__ = (
+        "_call_back",
+        "_close",
+        "_dispatch",
+        "_elsewhere",
+        "_lanes",
+        "_queue",
+        "_requests",
+        "_retry",
+    )
 
     def __init__(
         self,
@@ -62,6 +71,7 @@ class RequestMover:
         dispatch: StartAttempt,
         close: EndAttempt,
         call_back: Callable[[ActiveRequest, Attempt, Kind, int], Abort],
+        elsewhere: Callable[[ActiveRequest, str, int], Dispatch | None],
     ) -> None:
         self._requests = requests
         self._lanes = lanes
@@ -69,6 +79,7 @@ class RequestMover:
         self._dispatch = dispatch
         self._close = close
         self._call_back = call_back
+        self._elsewhere = elsewhere  # an attempt at another model of the request's ladder
         self._queue = MoveQueue()
 
     @property
@@ -103,34 +114,41 @@ class RequestMover:
                 self._queue.leave(active)
                 continue
             kind = kind_when_halted(active, attempt, lane, now)
-            if kind is None or lane.model in full:
+            if kind is None:
                 continue
-            if not self._move(active, lane, attempt, kind, actions, now):
+            dispatch = None if lane.model in full else self._beside(active, lane, now)
+            if dispatch is None:
                 full.add(lane.model)
+                if len(active.live) == 1:  # a rival's news would reach the wrong model's books
+                    dispatch = self._elsewhere(active, attempt.candidate.id + " is halted", now)
+            if dispatch is not None:
+                self._leave(active, lane, attempt, kind, dispatch, actions, now)
 
-    def _move(
+    def _beside(self, active: ActiveRequest, lane: Lane, now: int) -> Dispatch | None:
+        """Start an attempt at another replica of its model; ``None`` if none has room."""
+        dispatch = self._dispatch(active, lane, now, active.tried)
+        if dispatch is None:
+            here = tuple(each.candidate.id for each in active.live)
+            dispatch = self._dispatch(active, lane, now, here)
+        return dispatch
+
+    def _leave(
         self,
         active: ActiveRequest,
         lane: Lane,
         attempt: Attempt,
         kind: Kind,
+        dispatch: Dispatch,
         actions: list[FlowAction],
         now: int,
-    ) -> bool:
-        """Start an attempt elsewhere and cancel this one; ``False`` if no replica has room."""
-        dispatch = self._dispatch(active, lane, now, active.tried)
-        if dispatch is None:
-            here = tuple(each.candidate.id for each in active.live)
-            dispatch = self._dispatch(active, lane, now, here)
-        if dispatch is None:
-            return False
+    ) -> None:
+        """Cancel the attempt that a new one replaces."""
         self._retry.budget.take(now)
         active.moved += 1
         self._queue.leave(active)
         self._close(active, lane, attempt, MEANINGS[kind].outcome, kind, actions, now)
         actions.append(self._call_back(active, attempt, kind, now))
         actions.append(dispatch)
-        return True
 
 
 __all__ = ["RequestMover"]

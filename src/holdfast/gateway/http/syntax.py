@@ -40,7 +40,8 @@ _CORS_AGE: Final = (
 )
 _CORS_EXPOSED: Final = (
     b"access-control-expose-headers: x-request-id, x-holdfast-replica, x-holdfast-attempts, "
-    b"x-holdfast-degraded, x-holdfast-continued, x-holdfast-model, retry-after, retry-after-ms, "
+    b"x-holdfast-degraded, x-holdfast-capped, x-holdfast-continued, x-holdfast-model, retry-after, "
+    b"retry-after-ms, "
     b"x-should-retry, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, "
     b"x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, "
     b"x-ratelimit-reset-tokens\r\n"

@@ -39,6 +39,7 @@ from holdfast.gateway.api.continuation import (
     said_again,
     text_of,
 )
+from holdfast.gateway.api.degradation import capped, may_cap, may_degrade, needs_of
 from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.api.routes import Api, Route
@@ -101,6 +102,7 @@ class ProxiedRequest:
         "_answer",
         "_context",
         "_continued",
+        "_degradable",
         "_empties",
         "_empty",
         "_held",
@@ -113,6 +115,7 @@ class ProxiedRequest:
         "answer_bytes_max",
         "ask",
         "attempts",
+        "capped_at",
         "died_at",
         "end_doubted",
         "escalated",
@@ -169,6 +172,8 @@ class ProxiedRequest:
         self.escalated = False  # a second model was asked
         self.end_doubted = False  # of a continued answer, without a word; the next such is believed
         self.repetition_rejected = False  # one token over and over; the next such is believed
+        self.capped_at = 0  # tokens, where the ladder capped the answer; 0 = as long as asked for
+        self._degradable = False  # the ladder of its path may answer with another model
         self._path: ModelPath | None = None
         self._answer: tuple[bytes, Answer, bytes] | None = None
         self._keeps = False  # payloads are remembered
@@ -208,6 +213,7 @@ class ProxiedRequest:
                 headers=exchange.headers,
             )
             path = _resolve(settings, ask, self.tenant, exchange.headers)
+            degradable = bool(path and path.ladder) and may_degrade(ask, exchange.headers)
             deadly = self.observer.deadly
             if deadly.blocked and deadly.refuses(ask, port.now_ns()):
                 raise errors.blocked()
@@ -216,6 +222,7 @@ class ProxiedRequest:
             return False
         self.ask = ask
         self._path = path
+        self._degradable = degradable
         if path is not None:
             self.via = ask.model
             if path.checks and ask.stream:
@@ -271,7 +278,9 @@ class ProxiedRequest:
             request.hedgeable = False
         request.continuable = continuable
         request.regions = tenant.region_names
-        request.degradable = path is not None and bool(path.ladder)
+        request.degradable = self._degradable
+        if self._degradable:
+            request.needs, request.cappable = needs_of(ask), may_cap(ask)
         request.stores = ask.stores
         request.content = ask.body
         self.observer.saw_submission(self)
@@ -313,6 +322,9 @@ class ProxiedRequest:
             gone = Ended(self.serial, action.attempt, Kind.REFUSED)
             self.port.soon(self.flow, gone)
             return
+        if action.output_max and not self.capped_at:
+            self.capped_at = action.output_max
+            self.ask = capped(self.ask, action.output_max)
         ask = self.ask
         attempt: Attempt
         if action.resume_tokens:
@@ -622,7 +634,7 @@ class ProxiedRequest:
             return False
         self.observer.saw_escalation(self, failed)
         reason = f"the answer of {finish.model} failed a check: {failed}"
-        self._path = ModelPath(stronger, (), None, reason, "")
+        self._path, self._degradable = ModelPath(stronger, (), None, reason, ""), False
         self._held = None
         self._answer = None
         self._memory, self._said_tokens, self._said_again = [], 0, 0
@@ -676,6 +688,8 @@ class ProxiedRequest:
         )
         if target is not None and target.model != self.request.model:
             lines += b"x-holdfast-degraded: %b\r\n" % target.model.encode()
+        if self.capped_at and target is not None:
+            lines += b"x-holdfast-capped: %d\r\n" % self.capped_at
         if finish is not None and finish.continued:
             lines += b"x-holdfast-continued: %d\r\n" % finish.continued
         if self._path is not None:

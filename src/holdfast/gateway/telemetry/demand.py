@@ -50,7 +50,8 @@ class DemandGauges:
         """
         for flow in flows:
             for model, lane in flow.lanes.items():
-                if lane.queue.held and model not in self._waited:
+                wanted = lane.queue.held or lane.answered_elsewhere
+                if wanted and model not in self._waited:
                     return True
         return False
 
@@ -70,8 +71,10 @@ class DemandGauges:
         gauges: dict[str, int | float] = {}
         for model, own in lanes.items():
             label = f'{{model="{model}"}}'
-            waiting = sum(len(lane.queue) for lane in own)
-            if any(lane.queue.held for lane in own):
+            # Whom a smaller model answers because this one has no replica would wait for it.
+            elsewhere = sum(lane.take_answered_elsewhere() for lane in own)
+            waiting = sum(len(lane.queue) for lane in own) + elsewhere
+            if elsewhere or any(lane.queue.held for lane in own):
                 self._waited.add(model)
             gauges[f"queued_requests{label}"] = waiting
             gauges[f"queued_tokens{label}"] = sum(lane.queue.tokens for lane in own)

@@ -19,6 +19,7 @@ from holdfast.core.plan.redundancy import HOURS_PER_MONTH
 from holdfast.core.types import require
 from holdfast.planner.answer import PlanAnswer, PlanStep, PlanTable
 from holdfast.planner.capacity.fleet_size import SizedFleet, replicas_chart, scaled, size_fleet
+from holdfast.planner.capacity.overload import overload_rows, overload_table
 from holdfast.planner.capacity.risks import risk_figures, risk_remarks, waiting_step
 from holdfast.planner.capacity.simulation import SimulatedCapacity, confirm, confirm_split
 from holdfast.planner.capacity.tiers import tiers_answer
@@ -122,6 +123,13 @@ FIELDS: Final = (
         least=1,
         most=100_000,
     ),
+    PlanField(
+        "degrade",
+        FieldKind.TEXT,
+        "What is given up under overload, in order: quality=ENGINE*REPLICAS, completeness=TOKENS, "
+        "latency=SECONDS.",
+        group=_RISK,
+    ),
     PlanField("simulate", FieldKind.FLAG, "Confirm with the simulator.", False),
 )
 
@@ -200,6 +208,10 @@ def _answer(
         "simulated": [asdict(one) for one in runs],
         **risk_figures(values, need),
     }
+    tables = _tables(values, plan)
+    if values["degrade"] is not None:
+        figures["overload"] = rows = overload_rows(values["degrade"], plan)
+        tables = (*tables, overload_table(rows, plan))
     remarks = [_speed_line(plan), _batch_line(spare_s)]
     if values["surge"] > 1:
         remarks.append(_surge_line(values, need.replicas, at_peak, warm))
@@ -214,7 +226,7 @@ def _answer(
         opening=f"{traffic.requests_s:,.4g} requests/s of {traffic.prompt:,.0f} tokens in and "
         f"{traffic.output:,.0f} out, on {plan.speed.name}",
         verdict=_verdict(plan),
-        tables=_tables(values, plan),
+        tables=tables,
         remarks=tuple(remarks),
         notes=_notes(plan, runs),
         steps=_steps(values, plan),

@@ -5,7 +5,7 @@ from flow_stage import Gateway, full, lane, only, view
 from holdfast.core.messages import Dispatch, Finish, Leased, Report, ReportCode
 from holdfast.core.request.admission.queue import QueueConfig
 from holdfast.core.request.admission.quota import QuotaConfig
-from holdfast.core.request.degrade import DegradeConfig
+from holdfast.core.request.ladders.degrade import DegradeConfig
 from holdfast.core.types import MILLISECOND
 
 # --- quota and the ladder of models ---------------------------------------------------------------
@@ -75,7 +75,7 @@ def test_a_lease_holds_for_quota_retries_and_trials():
 
 def test_a_request_that_is_not_degradable_stays_with_its_model():
     ladder = DegradeConfig(ladder=("m", "small"), share_step=1.0, step_s=0.5)
-    views = view("r1", slots=1), view("s1", model="small")
+    views = view("r1", slots=1), view("s1", model="small", slots=8)
     gateway = Gateway(*views, degrade=(ladder,))
     for number in range(6):
         gateway.arrive(f"f{number}")

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.request.degrade import (
+from holdfast.core.request.ladders.degrade import (
     TRANSITIONS,
     DegradeChange,
     DegradeConfig,
     Degrader,
+    Dimension,
     LadderError,
     LadderMove,
     Level,
@@ -57,6 +58,11 @@ def moved_share(degrader: Degrader, now: int, count: int = 4000, **values: objec
         ({"ladder": ("large", "large")}, "degrade.ladder", "each once"),
         ({"ladder": ("large", "")}, "degrade.ladder", "at least two models"),
         ({"step_s": 0.0}, "degrade.step_s", "above 0"),
+        ({"order": ()}, "degrade.order", "name quality"),
+        ({"order": (Dimension.LATENCY,)}, "degrade.order", "name quality"),
+        ({"order": (Dimension.QUALITY, Dimension.QUALITY)}, "degrade.order", "each once"),
+        ({"patience_s": 0.0}, "degrade.patience_s", "finite"),
+        ({"capped_tokens": 0}, "degrade.capped_tokens", "1 token"),
         ({"stale_s": float("inf")}, "degrade.stale_s", "finite"),
         ({"stale_s": 0.0}, "degrade.stale_s", "above 0"),
         ({"hold_s": 1.0}, "degrade.hold_s", "at least step_s"),
@@ -293,7 +299,7 @@ def degraded(*models: str, **config: object) -> Degrader:
 
 
 def test_a_request_that_must_not_be_degraded_stays():
-    assert degraded().choose(ask(), 30 * SECOND, degradable=False) == ("large", "as asked")
+    assert degraded().choose(ask(degradable=False), 30 * SECOND) == ("large", "as asked")
 
 
 def test_batch_waits_for_what_it_asked_for_unless_told_otherwise():

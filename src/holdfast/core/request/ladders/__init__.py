@@ -1,0 +1,1 @@
+"""Ladders of models: what moves requests to a lesser answer under overload, and back."""
