@@ -53,6 +53,11 @@ def test_a_machine_that_is_no_member_is_told_how_to_be_one(tmp_path):
         ("members: [{name: a, address: '127.0.0.1:1'}]", MODEL, "control.members"),
         (f"{TWO.replace('name: b', 'name: a')}, {LEASE}", MODEL, "control.members"),
         (f"{APART}, {LEASE}", MODEL, "control.tls"),
+        (f"{TWO}, {LEASE}, listen: '0.0.0.0:1'", MODEL, "control.listen"),
+        (f"{TWO}, {LEASE}, {TLS}, secret_file: s", MODEL, "control.secret_file"),
+        ("secret_file: s", MODEL, "control.secret_file"),
+        (f"{APART}, {LEASE}, secret_file: s", MODEL, "control.tls"),
+        (f"{TWO}, lease: {{store: postgres, url_file: u}}", MODEL, "control.secret_file"),
         (f"{TWO}, {LEASE}", LAUNCHED, "control.members"),
         (f"{TWO}, lease: {{store: postgres}}", MODEL, "url_file"),
         (f"{TWO}, lease: {{store: sqlite, path: x, namespace: n}}", MODEL, "namespace"),
@@ -63,6 +68,11 @@ def test_what_cannot_work_is_refused_by_the_name_of_its_field(tmp_path, control,
     with pytest.raises(ConfigFileError) as refused:
         read(tmp_path, control, models)
     assert said in str(refused.value)
+
+
+def test_a_lease_in_a_database_needs_a_place_for_the_secret(tmp_path):
+    own = read(tmp_path, f"{TWO}, lease: {{store: postgres, url_file: u}}, secret_file: /x/s")
+    assert str(own.control.shared_secret) == "/x/s"
 
 
 def test_machines_apart_need_certificates(tmp_path):

@@ -23,6 +23,7 @@ from holdfast.frames import (
     TAGS,
     BlockFrame,
     Bye,
+    Challenge,
     ConfigFrame,
     DetoursFrame,
     DrainFrame,
@@ -33,11 +34,13 @@ from holdfast.frames import (
     FrameError,
     FrameReader,
     Hello,
+    Introduction,
     LeaseFrame,
     LoadFrame,
     MetricsAnswer,
     MetricsAsk,
     MoveFrame,
+    Proof,
     ReplicaViewRow,
     ReportRow,
     SeenFrame,
@@ -64,6 +67,9 @@ ROW = ReplicaViewRow(
     "r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start", "stalled", 0.2, 3.5, "h1"
 )
 EVERY = [
+    Introduction("b/gateway-0", False, "a", b"n" * 32),
+    Challenge(b"m" * 32, b"p" * 32),
+    Proof(b"q" * 32),
     Welcome(7, "control-1", secret=b"key"),
     ConfigFrame(7, b'{"models": []}'),
     ViewFrame(3, 7, ["m"], [ROW]),

@@ -23,6 +23,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.batch.api_answers import json_answer
 from holdfast.batch.api_errors import ApiRefusalError, disk_full
@@ -40,6 +41,7 @@ from holdfast.batch.load_reports import LoadReports
 from holdfast.batch.runner import BatchRunner
 from holdfast.config.batch import ConsumerSection
 from holdfast.config.fleet_file import FleetFile
+from holdfast.frames.authentication import is_same_user
 from holdfast.frames.batch_load import BATCH_SOCKET_FILE, LOAD_SOCKET_FILE, RUNNER_SECRET_FILE
 from holdfast.queue_port import QueueError, QueueFullError, RecordStore
 from holdfast.queue_port.messages import Inbox, Outbox
@@ -214,6 +216,17 @@ class BatchProcess:
         return ConsumerGroup(made, loads, runner, section.pace)
 
 
+class _OwnPeers(HttpToolsProtocol):
+    """HTTP with processes of this user alone: whoever connects here may name any tenant."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Close the connection of another user's process before anything is read from it."""
+        super().connection_made(transport)
+        if not is_same_user(transport):
+            _log.warning("connection refused", reason="it is another user's process")
+            transport.abort()
+
+
 class _ApiServer(uvicorn.Server):
     """uvicorn that leaves signals to the process and, idle, wakes once a second."""
 
@@ -246,6 +259,7 @@ def _server(app: Starlette, path: Path) -> tuple[uvicorn.Server, socket.socket]:
     listener.listen(256)
     config = uvicorn.Config(
         app,
+        http=_OwnPeers,
         log_config=None,
         access_log=False,
         proxy_headers=False,

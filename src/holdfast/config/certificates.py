@@ -8,8 +8,9 @@ and none can be taken out of it.
 """
 
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +57,7 @@ class PortCertificate:
             return False
         try:
             newest = _serving(self._certificate, self._key)
+            newest.verify_mode = self.context.verify_mode  # else a caller's names are not told
             if self._ca is not None:
                 newest.load_verify_locations(self._ca)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -128,6 +130,21 @@ def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
     return frozenset(name.lower() for name in names)
 
 
+def made_for(names: Collection[str], host: str) -> bool:
+    """Whether a certificate with these ``names_of`` was made for a host, as callers check it."""
+    own = _spelled(host)
+    domain = own.partition(".")[2]
+    return any(name in {own, f"*.{domain}"} for name in map(_spelled, names))
+
+
+def _spelled(host: str) -> str:
+    """A host in one spelling: IPv6 addresses have many."""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return host.lower()
+
+
 def _serving(certificate: Path, key: Path) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -143,4 +160,4 @@ def _times_of(path: Path) -> FileTimes | None:
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
 
 
-__all__ = ["FileTimes", "PortCertificate", "calling_context", "file_times", "names_of"]
+__all__ = ["FileTimes", "PortCertificate", "calling_context", "file_times", "made_for", "names_of"]

@@ -2,10 +2,14 @@
 
     4 bytes, big-endian: length │ msgpack array: tag, field, field, …
 
-    control ─► gateway   Welcome ConfigFrame ViewFrame LoadFrame LeaseFrame MoveFrame
+    control ─► gateway   Challenge
+                         Welcome ConfigFrame ViewFrame LoadFrame LeaseFrame MoveFrame
                          DetoursFrame DrainFrame BlockFrame ExplainAsk MetricsAsk Bye
-    gateway ─► control   Hello SeenFrame EpochFrame ExplainAnswer MetricsAnswer StatsFrame
+    gateway ─► control   Introduction Proof
+                         Hello SeenFrame EpochFrame ExplainAnswer MetricsAnswer StatsFrame
                          TracesFrame
+
+The first lines authenticate both ends where the connection itself does not: see ``authentication``.
 
 The two may differ in version for as long as a rolling restart takes. So a tag that is not known is
 skipped and counted; a new field goes to the end of its frame and has a default, and an older reader
@@ -24,6 +28,7 @@ from holdfast.frames.kinds import (
     TAGS,
     BlockFrame,
     Bye,
+    Challenge,
     ConfigFrame,
     DetoursFrame,
     DrainFrame,
@@ -33,11 +38,13 @@ from holdfast.frames.kinds import (
     Frame,
     FrameError,
     Hello,
+    Introduction,
     LeaseFrame,
     LoadFrame,
     MetricsAnswer,
     MetricsAsk,
     MoveFrame,
+    Proof,
     ReplicaViewRow,
     ReportRow,
     SeenFrame,
@@ -67,6 +74,7 @@ __all__ = [
     "TAGS",
     "BlockFrame",
     "Bye",
+    "Challenge",
     "ConfigFrame",
     "DetoursFrame",
     "DrainFrame",
@@ -77,11 +85,13 @@ __all__ = [
     "FrameError",
     "FrameReader",
     "Hello",
+    "Introduction",
     "LeaseFrame",
     "LoadFrame",
     "MetricsAnswer",
     "MetricsAsk",
     "MoveFrame",
+    "Proof",
     "ReplicaViewRow",
     "ReportRow",
     "SeenFrame",

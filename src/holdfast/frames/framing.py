@@ -45,44 +45,55 @@ class FrameReader:
     Holds at most one incomplete frame. After a FrameError it reads nothing more.
     """
 
-    __slots__ = ("_broken", "_buffer", "skipped")
+    __slots__ = ("_broken", "_buffer", "bytes_max", "skipped")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max  # of one frame; less for a peer that is not authenticated
         self.skipped = 0  # frames of a newer peer whose tag is not known here
         self._buffer = bytearray()
         self._broken: FrameError | None = None
 
     def feed(self, data: bytes) -> list[Frame]:
         """Add bytes; returns the frames that are complete now, in order."""
+        self.add(data)
+        frames = []
+        while (frame := self.take()) is not None:
+            frames.append(frame)
+        return frames
+
+    def add(self, data: bytes) -> None:
+        """Add bytes, for ``take``."""
         if self._broken is not None:
             raise self._broken
         self._buffer += data
+
+    def take(self) -> Frame | None:
+        """Remove and return the next frame that is complete; None until more bytes come."""
+        if self._broken is not None:
+            raise self._broken
         try:
-            return self._complete()
+            return self._next()
         except FrameError as error:
             self._broken = error
             self._buffer.clear()
             raise
 
-    def _complete(self) -> list[Frame]:
+    def _next(self) -> Frame | None:
         buffer = self._buffer
-        frames: list[Frame] = []
-        start = 0
-        while len(buffer) - start >= HEADER_BYTES:
-            body = start + HEADER_BYTES
-            size = int.from_bytes(buffer[start:body], "big")
-            if size > FRAME_BYTES_MAX:
-                raise FrameError(f"a frame of {size} bytes comes, the most is {FRAME_BYTES_MAX}")
-            if len(buffer) - body < size:
+        while len(buffer) >= HEADER_BYTES:
+            size = int.from_bytes(buffer[:HEADER_BYTES], "big")
+            if size > self.bytes_max:
+                raise FrameError(f"a frame of {size} bytes comes, the most is {self.bytes_max}")
+            end = HEADER_BYTES + size
+            if len(buffer) < end:
                 break
-            start = body + size
-            frame = _decode(bytes(buffer[body:start]))
-            if frame is None:
-                self.skipped += 1
-            else:
-                frames.append(frame)
-        del buffer[:start]
-        return frames
+            payload = bytes(buffer[HEADER_BYTES:end])
+            del buffer[:end]
+            frame = _decode(payload)
+            if frame is not None:
+                return frame
+            self.skipped += 1
+        return None
 
 
 def _decode(payload: bytes) -> Frame | None:

@@ -13,6 +13,31 @@ class FrameError(ValueError):
     """Bytes are no valid frame, or a frame cannot be sent; the connection must be closed."""
 
 
+# --- before a link is used, where a shared secret authenticates both ends ------------------------
+
+
+class Introduction(msgspec.Struct, frozen=True, array_like=True, tag="introduction"):
+    """A gateway's or standby's first frame: who it is, whom it wants to speak to."""
+
+    gateway_id: str
+    observes: bool  # as in the Hello that follows
+    control: str  # the member's name
+    nonce: bytes
+
+
+class Challenge(msgspec.Struct, frozen=True, array_like=True, tag="challenge"):
+    """Control's answer to an introduction: it proves that it knows the secret, and asks back."""
+
+    nonce: bytes
+    proof: bytes
+
+
+class Proof(msgspec.Struct, frozen=True, array_like=True, tag="proof"):
+    """The caller's answer to a challenge; its Hello follows."""
+
+    proof: bytes
+
+
 # --- control to gateway --------------------------------------------------------------------------
 
 
@@ -267,7 +292,8 @@ class StatsFrame(msgspec.Struct, frozen=True, array_like=True, tag="stats"):
 
 
 ToGateway = (
-    Welcome
+    Challenge
+    | Welcome
     | ConfigFrame
     | ViewFrame
     | LoadFrame
@@ -281,7 +307,15 @@ ToGateway = (
     | Bye
 )
 ToControl = (
-    Hello | SeenFrame | EpochFrame | ExplainAnswer | MetricsAnswer | StatsFrame | TracesFrame
+    Introduction
+    | Proof
+    | Hello
+    | SeenFrame
+    | EpochFrame
+    | ExplainAnswer
+    | MetricsAnswer
+    | StatsFrame
+    | TracesFrame
 )
 Frame = ToGateway | ToControl
 
@@ -300,6 +334,7 @@ __all__ = [
     "TAGS",
     "BlockFrame",
     "Bye",
+    "Challenge",
     "ConfigFrame",
     "DetoursFrame",
     "DrainFrame",
@@ -309,11 +344,13 @@ __all__ = [
     "Frame",
     "FrameError",
     "Hello",
+    "Introduction",
     "LeaseFrame",
     "LoadFrame",
     "MetricsAnswer",
     "MetricsAsk",
     "MoveFrame",
+    "Proof",
     "ReplicaViewRow",
     "ReportRow",
     "SeenFrame",

@@ -24,11 +24,13 @@ from holdfast.config.addresses import parse_listen
 from holdfast.config.certificates import PortCertificate, calling_context
 from holdfast.config.processes.control import ControlSection, ControlTlsSection
 from holdfast.control.gateways.hub import HubPort
+from holdfast.control.gateways.peer_checks import CertificateCheck, SecretCheck
 from holdfast.control.gateways.state_file import STATE_FILE, write_state
 from holdfast.control.process import LeadingControl
 from holdfast.core.health.leadership import Leadership, LeadershipRole
 from holdfast.core.types import ConfigError
 from holdfast.frames import ConfigFrame, Frame, Hello, ViewFrame
+from holdfast.frames.authentication import LinkSecret
 from holdfast.frames.control_links import ControlAddress, ControlLinks, GatewayMember
 from holdfast.ports import LeadershipStore, LeadershipStoreError
 
@@ -188,7 +190,11 @@ class Election:
     def _port(self) -> HubPort:
         section = self._section
         address = self._own.place if section.listen is None else parse_listen(section.listen)
-        return HubPort(address, None if section.tls is None else self._serving(section.tls))
+        hosts = {member.name: member.place.host for member in section.members}
+        if section.tls is not None:
+            return HubPort(address, self._serving(section.tls), lambda: CertificateCheck(hosts))
+        secret = _secret(section)
+        return HubPort(address, None, lambda: SecretCheck(self._own.name, hosts, secret))
 
     def _serving(self, files: ControlTlsSection) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=files.ca)
@@ -200,19 +206,30 @@ class Election:
 
 
 def _others(section: ControlSection, name: str) -> tuple[ControlAddress, ...]:
-    """The addresses of the other controls."""
+    """The addresses of the other controls, and how each of them is authenticated."""
+    tls = None if section.tls is None else _caller(section.tls)
+    secret = None if tls is not None else _secret(section)
     return tuple(
-        ControlAddress(host=member.place.host, port=member.place.port, tls=_caller(section.tls))
+        ControlAddress(
+            host=member.place.host,
+            port=member.place.port,
+            control=member.name,
+            tls=tls,
+            secret=secret,
+        )
         for member in section.members
         if member.name != name
     )
 
 
-def _caller(files: ControlTlsSection | None) -> Callable[[], ssl.SSLContext | None]:
-    if files is None:
-        return lambda: None
+def _secret(section: ControlSection) -> LinkSecret:
+    path = section.shared_secret
+    assert path is not None, "the file was checked"
+    return LinkSecret(path)
 
-    def context() -> ssl.SSLContext | None:
+
+def _caller(files: ControlTlsSection) -> Callable[[], ssl.SSLContext]:
+    def context() -> ssl.SSLContext:
         """The certificate and the authority as their files are now."""
         found = calling_context(files.ca, files.certificate, files.key)
         if found is None:

@@ -34,6 +34,7 @@ from holdfast.core.types import require
 from holdfast.wire.batch_secret import write_secret
 from holdfast.wire.control_name import own_name
 from holdfast.wire.key_stores import open_key_store
+from holdfast.wire.link_secret import keep_link_secret
 from holdfast.wire.log_output import configure_logging, log_level
 from holdfast.wire.message_queues import check_boxes
 from holdfast.wire.own_token import announced, keep_token
@@ -107,6 +108,7 @@ def serve(
     _check_descriptors()
     if file.control.members:
         file.control.own(own_name(os.environ))
+        keep_link_secret(file.control)
     launched = any(model.launch is not None for model in file.models)
     check_engines(file)
     fix = "stop the other one first: only one control can own the replicas"

@@ -1,4 +1,8 @@
 import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,12 +15,14 @@ from holdfast.frames import (
     EpochFrame,
     ExplainAnswer,
     ExplainAsk,
+    Hello,
     MoveFrame,
     SeenFrame,
     StatsFrame,
     TraceRow,
     TracesFrame,
     Welcome,
+    encode,
 )
 
 
@@ -252,3 +258,34 @@ def test_a_gateway_that_falls_silent_serves_nobody(monkeypatch):
     assert (told["ready"], told["reason"]) == (False, "gateway-0 has been silent for 6 s")
     gateway.data_received(b"")
     assert gateway.serves
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_a_process_of_another_user_is_not_answered_where_it_can_reach_the_socket(world):
+    as_another = (
+        "import os, socket, sys; os.setuid(12345)\n"
+        "own = socket.socket(socket.AF_UNIX); own.connect(sys.argv[1])\n"
+        "own.sendall(bytes.fromhex(sys.argv[2])); own.shutdown(socket.SHUT_WR)\n"
+        "print(own.recv(4096).hex())\n"
+    )
+
+    async def main():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "s"
+            os.chmod(folder, 0o755)  # noqa: PTH101 no coroutine waits for a disk in a test
+            hub = Hub(Listener())
+            async with hub.listening(path):
+                os.chmod(path, 0o777)  # noqa: PTH101
+                hello = encode(Hello("gateway-0", 1)).hex()
+                asked = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-c", as_another, str(path), hello),
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                )
+                told, trouble = await asked.communicate()
+                assert told.strip() == b"" or b"ConnectionResetError" in trouble
+                assert (hub.gateways, hub.refused) == ({}, 1)
+                one = await world.FakeGateway().connect(path)
+                await world.until(lambda: one.frames)
+
+    asyncio.run(main())

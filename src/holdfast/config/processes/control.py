@@ -5,6 +5,9 @@
       tls: {certificate: own.pem, key: own.key, ca: controls.pem}
       lease: {store: postgres, url_file: /run/secrets/database-url}
 
+On one machine, where all members are on loopback, a secret stands in place of ``tls``: gateways
+and controls prove to each other that they know it.
+
 All machines have the same file. Which member one of them is says ``HOLDFAST_CONTROL_NAME``, or else
 its host name, so that the file need not differ.
 """
@@ -72,6 +75,7 @@ class ControlSection(Section):
     )
     listen: Listen | None = None  # where this one accepts gateways; none: at its own address
     tls: ControlTlsSection | None = None
+    secret_file: Annotated[Path | None, Field(description="in place of tls, on loopback")] = None
     lease: LeadershipStoreSection | None = None
     leadership: Annotated[LeadershipConfig, Policy()] = LeadershipConfig()
 
@@ -79,7 +83,7 @@ class ControlSection(Section):
     def _parts_fit(self) -> Self:
         members = self.members
         if not members:
-            for field in ("lease", "tls", "listen"):
+            for field in ("lease", "tls", "secret_file", "listen"):
                 unused = getattr(self, field) is None
                 fix = "name all controls under control.members, or remove it"
                 require(unused, field, "is set without members", fix)
@@ -90,10 +94,33 @@ class ControlSection(Section):
         require(not twice, "members", f"has two of the name {twice!r}", "give each its own")
         fix = "say under control.lease where the leadership is kept"
         require(self.lease is not None, "lease", "is missing", fix)
-        safe = self.tls is not None or all(member.place.loopback for member in members)
-        fix = "give control and gateways a certificate: certificate, key and ca"
-        require(safe, "tls", "is missing: orders would cross the network unproven", fix)
+        self._links_are_authenticated()
         return self
+
+    def _links_are_authenticated(self) -> None:
+        if self.tls is not None:
+            fix = "remove it: certificates authenticate controls and gateways"
+            require(self.secret_file is None, "secret_file", "is set beside tls", fix)
+            return
+        fix = "give control and gateways a certificate: certificate, key and ca"
+        safe = all(member.place.loopback for member in self.members)
+        require(safe, "tls", "is missing: orders would cross the network unproven", fix)
+        local = self.listen is None or parse_listen(self.listen).loopback
+        fix = "listen on loopback, as the members do, or set control.tls"
+        require(local, "listen", "is open to other machines, without control.tls", fix)
+        fix = "name a file that all controls of this machine can write; the first one makes it"
+        require(self.shared_secret is not None, "secret_file", "is missing, and so is tls", fix)
+
+    @property
+    def shared_secret(self) -> Path | None:
+        """The file of the secret that controls and gateways share; None: they have certificates.
+
+        Without a name of its own it lies beside the lease, which all controls share as well.
+        """
+        if self.secret_file is not None or self.tls is not None or self.lease is None:
+            return self.secret_file
+        path = self.lease.path
+        return None if path is None else path.with_name(f"{path.name}.secret")
 
     def own(self, name: str) -> ControlMemberSection:
         """The member of this name; raises where there is none."""

@@ -3,6 +3,10 @@
     gateway ─ Hello ─► hub ─ Welcome, ConfigFrame, ViewFrame, LeaseFrame ─► gateway
     then either side speaks whenever it has something to say
 
+Before that the gateway is authenticated (``peer_checks``). A peer that is not gets no frame of
+these: its connection is closed. It has 5 s, a kilobyte a frame, and 511 others beside it; beyond
+them the oldest is given up.
+
 Nothing here waits for a gateway. Frames that it does not read are buffered up to a bound; beyond
 that its connection is dropped. When it connects again it gets the present state in a few frames
 instead of the past in many. Rejected: queues with a policy of what to drop: every frame but the
@@ -11,6 +15,7 @@ last view would need its own reason.
 
 import asyncio
 import contextlib
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -21,8 +26,11 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from holdfast.acceptor import Acceptor
 from holdfast.config.addresses import Address
+from holdfast.control.gateways.peer_checks import PeerCheck, PeerRefusedError, SameUserCheck
 from holdfast.frames import (
+    FRAME_BYTES_MAX,
     PROTOCOL,
     Bye,
     EpochFrame,
@@ -35,20 +43,21 @@ from holdfast.frames import (
     MetricsAnswer,
     SeenFrame,
     StatsFrame,
-    ToControl,
     ToGateway,
     TraceRow,
     TracesFrame,
     encode,
     tag_of,
 )
+from holdfast.frames.authentication import AUTHENTICATED_S, UNPROVEN_BYTES_MAX
 
 UNSENT_BYTES_MAX: Final = 32 << 20  # two frames of the largest kind: it has stopped reading
 CONNECTIONS_MAX: Final = 1_024  # sixteen for each of the most gateways one file can ask for
 SERIES_MAX: Final = 16_384  # counters and gauges of one gateway; the rest is not taken in
 TRACES_MAX: Final = 4_096  # that nobody took yet; further ones are lost
 SILENT_S: Final = 5.0  # a gateway tells once a second; one that does not serves nobody
-_HANDSHAKE_S: Final = 5.0  # of gateways on other machines
+UNPROVEN_MAX: Final = 512  # all gateways of seven machines come at once when control returns
+_REFUSAL_LOGGED_S: Final = 10.0  # so often at most: strangers must not fill the log
 _ID_MAX: Final = 64  # characters of a gateway's name
 
 _log = structlog.get_logger("holdfast.control.gateways.hub")
@@ -76,9 +85,11 @@ class HubListener(Protocol):
 class Gateway(asyncio.Protocol):
     """The hub's side of one connection of a gateway process, with what it last reported."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: "Hub", check: PeerCheck | None = None) -> None:
         self._hub = hub
-        self._reader = FrameReader()
+        self._check = check or SameUserCheck()
+        self._reader = FrameReader(UNPROVEN_BYTES_MAX)
+        self._deadline: asyncio.TimerHandle | None = None  # until it said Hello
         self._transport: Any = None  # uvloop's are no asyncio.Transport
         self.id = ""  # its place; empty until it said Hello
         self.name = ""  # as no other that is connected
@@ -97,23 +108,66 @@ class Gateway(asyncio.Protocol):
         """Register a new connection with the hub (asyncio callback)."""
         self._transport = transport
         self._hub.take_in(self)
+        loop = asyncio.get_running_loop()
+        self._deadline = loop.call_later(AUTHENTICATED_S, self.refuse, "it does not say who it is")
+        try:
+            self._check.connected(transport)
+        except PeerRefusedError as error:
+            self.refuse(str(error))
 
     def data_received(self, data: bytes) -> None:
         """Decode frames and pass them to the hub; drop the connection if they are invalid."""
         self.heard_at = time.monotonic_ns()
         try:
-            frames = self._reader.feed(data)
+            self._reader.add(data)
+            while self._transport is not None and (frame := self._reader.take()) is not None:
+                self._hear(frame)
         except FrameError as error:
-            self.drop(str(error))
+            if self.id:
+                self.drop(str(error))
+            else:
+                self.refuse("it does not speak as a gateway does")
             return
-        for frame in frames:
-            if self._transport is not None:
-                self._hub.hear(self, frame)
+        if self._reader.skipped and not self.id:
+            self.refuse("it does not speak as a gateway does")
+
+    def _hear(self, frame: Frame) -> None:
+        """Let the peer prove itself and say Hello; then all it says is the hub's."""
+        if self.id:
+            self._hub.hear(self, frame)
+            return
+        try:
+            if not self._check.proven:
+                answer = self._check.hear(frame)
+                if answer is not None:
+                    self._transport.write(encode(answer))
+            elif isinstance(frame, Hello):
+                self._check.permit(frame)
+                self._reader.bytes_max = FRAME_BYTES_MAX
+                self._hub.greet(self, frame)
+            else:
+                self.refuse(f"a frame {tag_of(frame)!r} out of place")
+        except PeerRefusedError as error:
+            self.refuse(str(error))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Deregister the connection from the hub (asyncio callback)."""
         self._transport = None
+        self.end_deadline()
         self._hub.let_go(self)
+
+    def end_deadline(self) -> None:
+        """Let the connection stay: its peer said who it is, or it is over."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection of a peer that is not authenticated, without a word to it."""
+        if self._transport is not None:
+            self._hub.note_refusal(reason)
+            self._transport.abort()
+            self._transport = None
 
     def send(self, data: bytes) -> None:
         """Queue bytes for the gateway, without waiting.
@@ -190,10 +244,11 @@ class Gateway(asyncio.Protocol):
 
 @dataclass(slots=True, frozen=True)
 class HubPort:
-    """The address where gateways of other machines connect, and the TLS context for it."""
+    """Where gateways of other machines connect, and how they are authenticated there."""
 
     address: Address
     tls: ssl.SSLContext | None  # None: on loopback only
+    check: Callable[[], PeerCheck]  # makes one for each connection
 
 
 class Hub:
@@ -206,6 +261,7 @@ class Hub:
         self._listener = listener
         self.may_speak = may_speak  # asked before each frame: whoever leads no more says nothing
         self._connections: set[Gateway] = set()
+        self._unproven: dict[Gateway, None] = {}  # of them; the oldest first
         self._questions: dict[int, Callable[[ExplainAnswer | MetricsAnswer], None]] = {}
         self._ask_ids = count(1)
         self._traces: list[TraceRow] = []
@@ -213,6 +269,8 @@ class Hub:
         self.gateways: dict[str, Gateway] = {}  # by name, in the order they came
         self.observers: set[Gateway] = set()  # standby controls, which hear all and say nothing
         self.turned_away = 0
+        self.refused = 0  # connections whose peer was not authenticated
+        self._refusal_logged = -_REFUSAL_LOGGED_S
 
     @contextlib.asynccontextmanager
     async def listening(self, path: Path, port: HubPort | None = None) -> AsyncIterator[None]:
@@ -223,22 +281,27 @@ class Hub:
         """
         _make_way(path)
         loop = asyncio.get_running_loop()
-        servers = [await loop.create_unix_server(lambda: Gateway(self), str(path))]
+        server = await loop.create_unix_server(lambda: Gateway(self), str(path))
+        acceptors: list[Acceptor] = []
         try:
             if port is not None:
-                servers.append(
-                    await loop.create_server(
-                        lambda: Gateway(self),
-                        port.address.host,
-                        port.address.port,
-                        ssl=port.tls,
-                        ssl_handshake_timeout=_HANDSHAKE_S if port.tls is not None else None,
+                acceptors += [
+                    Acceptor(
+                        listener,
+                        lambda: Gateway(self, port.check()),
+                        loop,
+                        tls=port.tls,
+                        handshake_s=AUTHENTICATED_S,
+                        handshakes_max=UNPROVEN_MAX,
                     )
-                )
+                    for listener in await _listeners(port.address)
+                ]
             yield
         finally:
-            for server in servers:
-                server.close()
+            server.close()
+            for acceptor in acceptors:
+                acceptor.close()
+                acceptor.abort()
             for gateway in list(self._connections):
                 gateway.dismiss("control stops")
 
@@ -307,25 +370,35 @@ class Hub:
             gateway.drop("too many connections")
             return
         self._connections.add(gateway)
+        self._unproven[gateway] = None
+        if len(self._unproven) > UNPROVEN_MAX:
+            oldest = next(iter(self._unproven))
+            del self._unproven[oldest]
+            oldest.refuse("too many connections whose peer has not said who it is")
+
+    def note_refusal(self, reason: str) -> None:
+        """Count a peer that is not authenticated, and log it unless one just was."""
+        self.refused += 1
+        now = time.monotonic_ns() / 1e9
+        if now - self._refusal_logged >= _REFUSAL_LOGGED_S:
+            self._refusal_logged = now
+            _log.warning("connection refused", reason=reason, refused=self.refused)
 
     def let_go(self, gateway: Gateway) -> None:
         """Forget a connection that ended; tell the listener if it was a greeted gateway."""
         self._connections.discard(gateway)
+        self._unproven.pop(gateway, None)
         self.observers.discard(gateway)
         if self.gateways.pop(gateway.name, None) is not None:
             _log.info("gateway gone", gateway=gateway.name, pid=gateway.pid)
             self._listener.on_gone(gateway)
 
     def hear(self, gateway: Gateway, frame: Frame) -> None:
-        """Handle one frame from one gateway; one out of place drops its connection.
+        """Handle one frame from a gateway that said Hello; one out of place drops its connection.
 
         Called by ``Gateway``.
         """
-        if isinstance(frame, Hello):
-            self._greet(gateway, frame)
-        elif not gateway.id or not isinstance(frame, ToControl):
-            gateway.drop(f"a frame {tag_of(frame)!r} out of place")
-        elif isinstance(frame, SeenFrame):
+        if isinstance(frame, SeenFrame):
             gateway.reports_dropped += frame.dropped
             self._listener.on_seen(gateway, frame)
         elif isinstance(frame, StatsFrame):
@@ -340,19 +413,24 @@ class Hub:
             gateway.refusal = "" if frame.accepted else frame.reason
             if not frame.accepted:
                 _log.error("gateway refused the config", gateway=gateway.name, reason=frame.reason)
-        else:
+        elif isinstance(frame, ExplainAnswer | MetricsAnswer):
             question = self._questions.get(frame.ask_id)
             if question is not None:
                 question(frame)
+        else:
+            gateway.drop(f"a frame {tag_of(frame)!r} out of place")
 
-    def _greet(self, gateway: Gateway, hello: Hello) -> None:
-        if gateway.id or not hello.gateway_id or len(hello.gateway_id) > _ID_MAX:
+    def greet(self, gateway: Gateway, hello: Hello) -> None:
+        """Give a gateway or standby that was authenticated its place, and tell it the state."""
+        if not hello.gateway_id or len(hello.gateway_id) > _ID_MAX:
             gateway.drop("a Hello that makes no sense")
             return
         if hello.protocol != PROTOCOL:
             gateway.dismiss(f"control speaks protocol {PROTOCOL}, you {hello.protocol}")
             return
         gateway.id, gateway.pid = hello.gateway_id, hello.pid
+        gateway.end_deadline()
+        self._unproven.pop(gateway, None)
         if hello.observes:
             gateway.name = hello.gateway_id
             self.observers.add(gateway)
@@ -365,6 +443,23 @@ class Hub:
         _log.info("gateway came", gateway=gateway.name, pid=gateway.pid)
         for frame in self._listener.greeting(gateway):
             gateway.send(encode(frame))
+
+
+async def _listeners(address: Address) -> list[socket.socket]:
+    """Sockets on every address that a name has, as servers usually listen."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    listeners: list[socket.socket] = []
+    try:
+        for family, _, _, _, where in dict.fromkeys(found):
+            listeners.append(socket.create_server(where[:2], family=family))
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
 
 
 def _make_way(path: Path) -> None:
