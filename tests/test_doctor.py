@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +16,7 @@ from holdfast.doctor import (
     check_running,
     check_token_file,
     launches_on_gpus,
+    links_of,
     secret_paths,
 )
 from holdfast.sources.placement_devices import read_devices
@@ -345,3 +347,48 @@ def test_idempotency_without_tenants_or_with_too_short_a_life_is_a_warning():
     assert found["gateway.idempotency.store.path"].fix == "write the whole path"
     assert "600 s" in found["gateway.idempotency.policy.ttl_s"].problem
     assert {advice.level for advice in found.values()} == {AdviceLevel.WARNING}
+
+
+TWO_CONTROLS = {
+    "members": [{"name": "a", "address": "127.0.0.1:1"}, {"name": "b", "address": "127.0.0.1:2"}],
+    "lease": {"store": "sqlite", "path": "/x/lease.sqlite"},
+}
+
+
+def test_every_link_between_own_processes_is_listed_with_what_authenticates_it():
+    (own,) = links_of(file())
+    assert (own.of, "control.sock" in own.where, "user" in own.authenticated) == (
+        "gateway",
+        True,
+        True,
+    )
+    links = {one.of: one for one in links_of(file(control=TWO_CONTROLS, batch={"enabled": True}))}
+    assert links["control.members.b"].where == "127.0.0.1:2"
+    assert "/x/lease.sqlite.secret" in links["control.members.a"].authenticated
+    assert "secret of the run" in links["batch"].authenticated
+    tls = {"certificate": "c", "key": "k", "ca": "/x/controls.pem"}
+    certified = file(control={**TWO_CONTROLS, "tls": tls})
+    assert "/x/controls.pem" in links_of(certified)[-1].authenticated
+    assert Path("k") in secret_paths(certified)
+
+
+def test_a_secret_of_controls_that_others_can_read_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    config, secret = tmp_path / "fleet.yaml", tmp_path / "lease.sqlite.secret"
+    control = {**TWO_CONTROLS, "lease": {"store": "sqlite", "path": str(tmp_path / "lease.sqlite")}}
+    section = {"name": "m", "engine": "vllm", "endpoints": TWO_ZONES}
+    config.write_text(json.dumps({"models": [section], "control": control}))
+
+    def told(*options):
+        return CliRunner().invoke(main, ["doctor", "-c", str(config), *options])
+
+    fine = told()
+    assert (fine.exit_code, "nothing found" in fine.output) == (0, True)
+    assert "control.members.a" in fine.output
+    assert len(json.loads(told("--json").output)["links"]) == 3
+    secret.write_text("k" * 64)
+    secret.chmod(0o644)
+    result = told("--json")
+    assert result.exit_code == 1
+    (advice,) = [one for one in json.loads(result.output)["advice"] if one["level"] == "error"]
+    assert (advice["where"], "open to other users" in advice["problem"]) == (str(secret), True)

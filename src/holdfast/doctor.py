@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.config.fleet_file import FleetFile, ModelSection
+from holdfast.config.processes.control import ControlSection
 from holdfast.config.sources import AgentsSection
 from holdfast.control.deploy.gpu_request import gpu_request_of
 from holdfast.core.canary import CanaryVerdict
@@ -232,6 +233,55 @@ def _agents(file: FleetFile) -> Found:
                 yield Advice(AdviceLevel.WARNING, f"{field}.agents.{agent.name}", told, fix)
 
 
+@dataclass(slots=True, frozen=True)
+class OpenedLink:
+    """Where processes of one fleet reach each other, and how they know that it is they."""
+
+    where: str  # an address, or a socket of the run
+    of: str  # the field that opens it
+    between: str
+    authenticated: str
+
+
+def links_of(file: FleetFile) -> list[OpenedLink]:
+    """All links between a fleet's own processes that a file opens."""
+    own = "the user of the process at the other end, as the kernel says"
+    here = "in a folder of the run that only its user can open"
+    found = [
+        OpenedLink(f"control.sock, {here}", "gateway", "gateways of this machine, control", own)
+    ]
+    if file.batch.enabled or file.consumers:
+        told = f"batch.sock and batch-load.sock, {here}"
+        found.append(OpenedLink(told, "batch", "gateways, control, the batch process", own))
+        told = "a secret of the run, which only its user can read"
+        found.append(OpenedLink(file.gateway.listen, "batch", "the batch process, gateways", told))
+    found.extend(_links_of_members(file.control))
+    for source in file.sources:
+        if isinstance(source, AgentsSection):
+            told = "a token" + (", or a certificate with it" if file.admin.tls else "")
+            field = f"sources.{source.called}"
+            found.append(OpenedLink(file.admin.listen, field, "agents, control", told))
+    return found
+
+
+def _links_of_members(control: ControlSection) -> Iterator[OpenedLink]:
+    between = "gateways and standby controls of the other members, control"
+    if control.tls is not None:
+        told = f"certificates of {control.tls.ca}, each for its own member's host"
+    else:
+        told = f"the secret of {control.shared_secret}, which both ends prove to know"
+    for member in control.members:
+        yield OpenedLink(member.address, f"control.members.{member.name}", between, told)
+
+
+def check_link_secret(path: str, problem: str) -> list[Advice]:
+    """Advice about the secret of controls on one machine; ``problem``: why it cannot be used."""
+    if not problem:
+        return []
+    fix = "chmod 600, owned by the user of all controls; or remove it, and the next start makes one"
+    return [Advice(AdviceLevel.ERROR, path, f"{problem}: gateways believe no other control", fix)]
+
+
 def check_machine(file: FleetFile, descriptors: int) -> list[Advice]:
     """Advice about a fleet file on a machine whose processes may open so many files."""
     wanted = file.gateway.http.connections_max
@@ -375,8 +425,9 @@ def check_token_file(path: str, *, exposed: bool) -> list[Advice]:
 def secret_paths(file: FleetFile) -> list[Path]:
     """The files with secrets that a fleet file names: keys, tokens and private keys of TLS."""
     named: list[Path | None] = [*file.secret_files]
-    sections = [file.gateway.tls, file.admin.tls, *(model.tls for model in file.models)]
-    named += [section.key for section in sections if section is not None]
+    ports = (file.gateway.tls, file.admin.tls, file.control.tls)
+    for section in (*ports, *(model.tls for model in file.models)):
+        named += [section.key] if section is not None else []
     named += [model.api_key_file for model in file.models]
     return list(dict.fromkeys(path for path in named if path is not None))
 
@@ -462,12 +513,15 @@ def _sorted(found: list[Advice]) -> list[Advice]:
 __all__ = [
     "Advice",
     "AdviceLevel",
+    "OpenedLink",
     "check_file",
     "check_gpus",
+    "check_link_secret",
     "check_machine",
     "check_running",
     "check_secret_files",
     "check_token_file",
     "launches_on_gpus",
+    "links_of",
     "secret_paths",
 ]

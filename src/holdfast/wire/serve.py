@@ -28,6 +28,7 @@ import structlog
 from holdfast.acceptor import raise_descriptor_limit
 from holdfast.config.files import load
 from holdfast.config.fleet_file import Address, FleetFile
+from holdfast.config.processes.control import ControlSection
 from holdfast.control.gateways.process_report import REPORT_FILE
 from holdfast.core.intake.descriptors import CARRIED_MIN, descriptors_needed
 from holdfast.core.types import require
@@ -106,9 +107,7 @@ def serve(
     plain()  # likewise
     file = load(path, FleetFile)
     _check_descriptors()
-    if file.control.members:
-        file.control.own(own_name(os.environ))
-        keep_link_secret(file.control)
+    _join_controls(file.control)
     launched = any(model.launch is not None for model in file.models)
     check_engines(file)
     fix = "stop the other one first: only one control can own the replicas"
@@ -164,6 +163,13 @@ def serve(
         ready = "ready; the predecessor may be stopped now" if takeover else "ready"
         said = ready if host.beside is None else ""
         asyncio.run(_supervise(tree, served, host, say, said, watcher))
+
+
+def _join_controls(section: ControlSection) -> None:
+    """Of several controls: find out which this machine is, and have the secret that they share."""
+    if section.members:
+        section.own(own_name(os.environ))
+        keep_link_secret(section)
 
 
 def _own_token(
