@@ -7,7 +7,8 @@
     relay     answers of ill replicas through a whole driver       fuzz_relay.py, fuzz_engine.py
     bodies    request bodies into their reader                     fuzz_bodies.py
     upstream  responses of replicas into their connection          fuzz_upstream.py
-    plain     all of these, on the fast path and on the plain one  fuzz_plain.py
+    links     frames of control, at both ends of a link             fuzz_links.py
+    plain     the other ones of a gateway, on the fast path and on the plain one  fuzz_plain.py
 
 Hypothesis draws the cases and makes a failing one smaller. They come in batches, each from a seed
 of its own: a batch is what can be run again, and its memory of what was tried stays small. Nothing
@@ -29,6 +30,7 @@ from zlib import crc32
 
 import fuzz_bodies
 import fuzz_http
+import fuzz_links
 import fuzz_plain
 import fuzz_relay
 import fuzz_upstream
@@ -41,9 +43,17 @@ KINDS: Final[dict[str, Callable[[Draw], None]]] = {
     "http": fuzz_http.case,
     "bodies": fuzz_bodies.case,
     "upstream": fuzz_upstream.case,
+    "links": fuzz_links.case,
     "plain": fuzz_plain.case,
 }
-PARTS: Final = {"relay": 3, "http": 2, "bodies": 1, "upstream": 1, "plain": 3}  # of ten cases
+PARTS: Final = {
+    "relay": 3,
+    "http": 2,
+    "bodies": 1,
+    "upstream": 1,
+    "links": 1,
+    "plain": 2,
+}  # of ten cases
 BATCH: Final = 250
 _NOTE_CHARACTERS: Final = 1_500
 
