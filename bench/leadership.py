@@ -141,13 +141,14 @@ class Machine:
         named = ", ".join(
             f"{{name: {name}, address: '127.0.0.1:{port}'}}" for name, port in members.items()
         )
+        secret = f"  secret_file: {self._shared}/links.secret\n" if self.store_cable else ""
         (self.folder / "fleet.yaml").write_text(
             f"gateway: {{listen: 127.0.0.1:{self.port}}}\n"
             f"admin: {{listen: 127.0.0.1:{self.admin_port}, token: '{hash_key(TOKEN)}'}}\n"
             f"watch: {{replace: false}}\n"
             f"models:\n  - {{name: m, engine: vllm, endpoints: [{endpoints}]}}\n"
             f"control:\n  members: [{named}]\n  listen: 127.0.0.1:{self.control_port}\n"
-            f"  lease: {self._lease()}\n"
+            f"  lease: {self._lease()}\n{secret}"
         )
 
     def _lease(self) -> str:

@@ -89,6 +89,9 @@ SAID_HERE: Final = {
     "FleetFile.control": "several controls, one leads: see [standby](../operating/standby.md)",
     "ControlSection.members": "all controls; empty: there is one, beside its gateways",
     "ControlSection.tls": "the certificates of controls and gateways towards each other",
+    "ControlSection.secret_file": "in place of `tls` where all members are on loopback: the secret "
+    "by which controls and gateways know each other, made at the first start; none: beside the "
+    "file of `lease.path`",
     "ControlSection.lease": "where the leadership is kept",
     "ControlSection.leadership": "how long a lease lasts, and how early its holder stops",
     "ControlMemberSection.name": "as `HOLDFAST_CONTROL_NAME` or the host name says it",

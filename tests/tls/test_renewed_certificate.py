@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from holdfast.config.certificates import PortCertificate
+from holdfast.config.certificates import PortCertificate, names_of
 
 
 def shown(context: ssl.SSLContext) -> bytes:
@@ -25,7 +25,7 @@ def shown(context: ssl.SSLContext) -> bytes:
 
 
 def welcome(context: ssl.SSLContext, certificate, key) -> bool:
-    """Whether a caller with this certificate comes through the handshake; all in memory."""
+    """Whether a caller with this certificate comes through, and by its name; all in memory."""
     caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     caller.check_hostname = False
     caller.verify_mode = ssl.CERT_NONE
@@ -41,7 +41,7 @@ def welcome(context: ssl.SSLContext, certificate, key) -> bool:
                 continue
             except ssl.SSLCertVerificationError:
                 return False
-    return server.getpeercert() is not None
+    return names_of(server.getpeercert()) == {"gpu-1.example.org"}
 
 
 def der(certificate) -> bytes:
