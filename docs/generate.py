@@ -38,7 +38,8 @@ from holdfast.core.failure import MEANINGS, Kind
 from holdfast.core.health import drain, lifecycle
 from holdfast.core.health.liveness import RESPONSES
 from holdfast.core.plan.faults import FaultKind
-from holdfast.core.request import active_request, breaker, degrade
+from holdfast.core.request import active_request, breaker
+from holdfast.core.request.ladders import degrade
 from holdfast.core.request.routing import POLICIES
 from holdfast.core.types import State
 from holdfast.engines import capabilities_table
