@@ -438,7 +438,7 @@ def test_the_rise_goes_back_after_calm():
     deadlines.fired("r0", 1, now)
     deadlines.fired("r1", 1, now)
     assert deadlines.first_token(100, None, now) == 2 * base
-    calm = now + 2 * base + 30 * SECOND
+    calm = now + 2 * base + 10 * SECOND
     assert deadlines.first_token(100, None, calm - SECOND) == 2 * base
     assert deadlines.first_token(100, None, calm + SECOND) == base
 

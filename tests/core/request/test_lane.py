@@ -174,6 +174,34 @@ def test_tokens_that_an_engine_has_reported_are_not_counted_twice():
     assert candidate.own_tokens == 0
 
 
+def test_a_queue_inside_the_engine_grows_with_what_is_sent_until_it_tells_again():
+    subject = lane(limit=LimitConfig(enabled=False))
+    candidate = subject.pool.candidates["r1"]
+    opened(subject)
+    assert candidate.queue() is None  # nobody said
+    candidate.take_report(None, 0, None)
+    opened(subject)
+    assert candidate.queue() == 0  # where nobody waits, more may be served at once
+    ours = [opened(subject) for _ in range(3)]
+    candidate.take_report(None, 2, None)
+    ours += [opened(subject) for _ in range(3)]
+    assert candidate.queue() == 5  # no slot was free
+    candidate.take_report(None, 6, None)
+    assert candidate.queue() == 6  # another gateway has sent one there
+    for started, attempt in ours:
+        subject.close(started, attempt, Outcome.SUCCESS, None, SECOND)
+    assert candidate.queue() == 6  # others may have come instead
+    candidate.take_report(None, 0, None)
+    assert candidate.queue() == 0
+    for _ in range(6):
+        opened(subject)
+    assert candidate.queue() == 0  # eight were there when it had a queue
+    opened(subject)
+    assert candidate.queue() == 1
+    candidate.take_report(None, None, None)
+    assert candidate.queue() is None
+
+
 def test_attempts_are_numbered_and_remember_whom_they_tried():
     subject = lane("r1", "r2")
     started, first = opened(subject, "r1")

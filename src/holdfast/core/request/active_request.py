@@ -97,6 +97,7 @@ class Attempt:
         "halt",
         "number",
         "prefill",
+        "queue",
         "report",
         "scale",
         "started",
@@ -113,7 +114,8 @@ class Attempt:
         self.first_due = first_due  # when the wait for its first token is over
         self.doubt_at = first_due  # when it is taken for slow, though it is still waited for
         self.trial = trial  # it holds the breaker's one half-open slot
-        self.scale = 1.0  # of that wait: how slow the pool was when it was set
+        self.queue = 0  # the most that waited inside its engine, as far as that was known
+        self.scale = 1.0  # of that wait: how slow the pool was, and how long that queue
         self.first_at = 0  # 0 = no content yet
         self.halt: Halt | None = None  # its replica will not answer it
         self.tokens = 0  # what its replica was credited with as load

@@ -39,6 +39,7 @@ class Candidate:
         "finishes",
         "firm",
         "firsts",
+        "full_with",
         "gradient",
         "halt",
         "id",
@@ -107,7 +108,8 @@ class Candidate:
         self.reads_at = 0  # when its engine last showed that it reads prompts; 0 = never
         self.reports = 0  # load reports taken in
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
-        self.waiting: int | None = None  # requests queued inside the engine
+        self.waiting: int | None = None  # requests queued inside the engine, by its last report
+        self.full_with = UNLIMITED  # in flight from here when it last told of a queue
         self.kv_used: float | None = None  # share of KV memory in use, 0..1
         self.latency = latency  # first-token time as a multiple of the pool's typical one
         self.breaker = breaker
@@ -152,10 +154,22 @@ class Candidate:
         """
         self.reported_tokens = tokens
         self.waiting = waiting
+        if waiting:
+            self.full_with = self.inflight
         self.kv_used = kv_used
         if tokens is not None:
             self.own_tokens = 0
             self.reports += 1
+
+    def queue(self) -> int | None:
+        """How many requests wait inside the engine, as far as is known here; ``None``: unknown.
+
+        A report is a second old and more. An engine that told of a queue had no slot free: what is
+        there from here beyond what was there then waits as well.
+        """
+        if self.waiting is None:
+            return None
+        return self.waiting + max(0, self.inflight - self.full_with)
 
     def answered(self, tokens: int, finish: str, measured: Measured | None) -> None:
         """Keep length, finish reason and statistics of a complete answer for the next tally.

@@ -5,10 +5,11 @@ So a pool starts with wide deadlines and then follows its own p99.9 per class of
 (``learned_deadline.py``), with a generous factor; a long prompt has at least what it takes to read
 it (``prompts/reading_pace.py``). Between the two, from the first canary and the
 first few requests on, a wait is a large multiple of what those took, and never below 15 s: a
-lightly used gateway would not have a hundred samples for an hour. Two things make a wait longer:
-a waiting queue in the engine that is longer than usual, and a pool that as a whole has become
-slower than its median, also since the attempt was made. A deadline that fires is evidence against
-the replica only while its peers deliver.
+lightly used gateway would not have a hundred samples for an hour. Two things make a wait longer,
+also where they turn out after the attempt was made: a waiting queue in the engine that is longer
+than usual, and a pool that as a whole has become slower than its median. Within a minute of the end
+of an overload the waits no longer follow it, but for those who meet a queue again. A deadline that
+fires is evidence against the replica only while its peers deliver.
 When more than a quarter of the pool fires, the likelier culprit is the deadline: the fleet is slow
 and no replica is sick, so deadlines double and retries, which would make it slower, stop. The
 doubling also keeps learning alive, because an attempt that was given up leaves no sample; if even
@@ -85,7 +86,7 @@ class DeadlineConfig:
     firing_window_s: float = 10.0  # firings this close together may have one cause
     firing_share: float = 0.25  # of the pool; above it the fleet is slow
     rise_max: int = 8  # with a factor of 4 that is 32 times p99.9; beyond, learning starts over
-    calm_s: float = 30.0  # without a slow fleet, before a rise is halved
+    calm_s: float = 10.0  # without a slow fleet, before a rise is halved
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -355,15 +356,24 @@ class Deadlines:
     def _first_token(self, learned: LearnedDeadline, waiting: int | None, now: int) -> int:
         if now >= learned.refresh_at:
             learned.refresh(now, self._rise.settle(now))
-        deadline = learned.deadline
+        deadline, stretch = learned.deadline, self.scale
         if waiting is not None:
             learned.attempts += 1
             learned.waiting += waiting
             if waiting > learned.waiting_typical:
-                deadline = learned.scaled(waiting, self._config.waiting_scale_max)
-        if self.scale > 1.0:
-            return min(int(deadline * self.scale), self.request)
+                deadline = learned.queued_deadline
+                stretch *= learned.stretch(waiting, self._config.waiting_scale_max)
+        if stretch > 1.0:
+            return min(int(deadline * stretch), self.request)
         return deadline
+
+    def stretch(self, request: Request, waiting: int) -> float:
+        """How many times longer than learned a first token may take at an engine with that queue.
+
+        1 up to the usual queue. How slow the pool is otherwise is not in it.
+        """
+        learned = self._classes[bisect_left(self._bounds, request.size)]
+        return learned.stretch(waiting, self._config.waiting_scale_max)
 
     def between_tokens(self, now: int) -> int:
         """How long (ns) a stream may pause between two tokens: learned, or wide until learned."""

@@ -186,12 +186,16 @@ class Lane:
             self.pool.changed(now)
         request = active.request
         deadlines = self.answers if request.whole else self.deadlines
-        patience = deadlines.wait(request, candidate.waiting, candidate.inflight, now)
+        queue = candidate.queue()
+        patience = deadlines.wait(request, queue, candidate.inflight, now)
         number = active.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
         attempt.doubt_at = now + deadlines.first_look(request)
         attempt.scale = deadlines.scale
+        if queue:
+            attempt.queue = queue
+            attempt.scale *= deadlines.stretch(request, queue)
         candidate.inflight += 1
         if request.priority:
             candidate.batch_inflight += 1
@@ -210,16 +214,19 @@ class Lane:
         return attempt
 
     def bears_with(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:
-        """Whether an attempt whose first token is due is waited for longer: the pool became slower.
+        """Whether an attempt whose first token is due is waited for longer.
 
-        Its ``first_due`` is then stretched by as much, at most to the limit of the request; it may
-        move though the answer is false.
+        So it is where the pool became slower since, or its engine's own queue turns out longer
+        than it was known to be: an engine tells that once a second. ``first_due`` is then stretched
+        by as much, at most to the limit of the request; it may move though the answer is false.
         """
         waits = self.waits(active.request)
-        if waits.scale > attempt.scale:
-            allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
+        attempt.queue = max(attempt.queue, attempt.candidate.queue() or 0)
+        scale = waits.scale * waits.stretch(active.request, attempt.queue)
+        if scale > attempt.scale:
+            allowed = (attempt.first_due - attempt.started) * scale / attempt.scale
             attempt.first_due = attempt.started + min(int(allowed), waits.request)
-            attempt.scale = waits.scale
+            attempt.scale = scale
         return now < attempt.first_due
 
     def first_content(

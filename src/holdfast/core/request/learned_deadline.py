@@ -6,8 +6,8 @@ alone could teach the pool that slow is normal. Therefore replicas are divided i
 slowest quarter of the groups is not listened to: a slow replica taints its own group only.
 
 Rejected: the median over the replicas' own p99.9 (each has too few samples for a p99.9, and the
-result is far too tight), and bounding each replica's share of the samples (one in a thousand is
-enough to be the p99.9).
+result is far too tight), bounding each replica's share of the samples (one in a thousand is enough
+to be the p99.9), and keeping samples for a minute only (too few for a quiet pool, or a hedge).
 """
 
 from math import inf
@@ -21,6 +21,10 @@ _ACCURACY: Final = 0.05  # far below any factor put on top, and few bins are qui
 _REFRESH: Final = SECOND  # how old a cached deadline may be
 _MERGE_SAMPLES: Final = 256  # merging costs tens of µs: spread over this many samples …
 _MERGE_AFTER: Final = 10 * SECOND  # … or over this time
+# What was not seen for two windows of a pool with enough samples is over, such as an overload. The
+# tail of few samples is uncertain, so that their largest counts twice.
+_WINDOW: Final = 25 * SECOND
+_LATELY: Final = 2
 _MEDIAN_SAMPLES_MIN: Final = 20  # below that nothing is typical
 _ASKED_FOR_MAX: Final = 8  # quantiles kept between merges; when full, all are computed again
 
@@ -63,6 +67,7 @@ class LearnedDeadline:
         "_asked_for",
         "_factor",
         "_floor",
+        "_largest_before",
         "_limit",
         "_merged_at",
         "_quantile",
@@ -71,6 +76,8 @@ class LearnedDeadline:
         "_samples_min",
         "_tail",
         "_wide",
+        "_window_at",
+        "_window_from",
         "attempts",
         "deadline",
         "fresh",
@@ -79,6 +86,7 @@ class LearnedDeadline:
         "largest",
         "median",
         "norm",
+        "queued_deadline",
         "refresh_at",
         "settled",
         "waiting",
@@ -104,6 +112,7 @@ class LearnedDeadline:
         self._samples_min = samples_min
         self._rotate_after = nanos(forget_s) // 2
         self.deadline = 0  # 0 = never asked for
+        self.queued_deadline = 0  # the same where requests wait in the engine: it forgets slowly
         self.forget()
 
     def forget(self) -> None:
@@ -117,7 +126,9 @@ class LearnedDeadline:
         self.refresh_at = 0
         self._merged_at = self._rotated_at = 0
         self._tail = 0.0
-        self.largest = 0  # the largest sample, old ones too: for the time before it is learned
+        self.largest = 0  # the largest sample of this window: the first lasts until it is learned
+        self._largest_before = 0  # and of the window before; 0: there was none
+        self._window_at = self._window_from = 0  # when this one began, and at how many samples
         self.median: int | None = None  # the typical sample, as of the last merge
         self.settled = False  # whether the deadline was learned, as of the last merge
         self._asked_for: dict[float, int | None] = {}  # quantiles since the last merge
@@ -148,26 +159,33 @@ class LearnedDeadline:
         if enough and now - self._rotated_at >= self._rotate_after:
             # Only when the young can stand in: a quiet pool keeps what it knows.
             self._rotated_at = now
+            self._window_from = young = 0
             self.attempts, self.waiting = self.attempts // 2, self.waiting // 2
             for group in self.groups:
                 group.rotate()
         due = self.fresh >= _MERGE_SAMPLES or now - self._merged_at >= _MERGE_AFTER
         if self.fresh and (due or (enough and not self.is_learned())):
             self._merge(now)
-        base = self._wide
+        if young - self._window_from >= self._samples_min and now - self._window_at >= _WINDOW:
+            self._largest_before, self.largest = self.largest, 0
+            self._window_at, self._window_from = now, young
+        base = longest = self._wide
         if self.is_learned():
-            base = max(self._floor, int(self._factor * self._tail))
+            base = longest = max(self._floor, int(self._factor * self._tail))
+            if self._largest_before:
+                lately = max(self.largest, self._largest_before)
+                base = max(self._floor, min(base, int(_LATELY * self._factor * lately)))
             self.norm = int(base / self._factor)
             self.waiting_typical = self.waiting / max(1, self.attempts)
         self.deadline = min(base * rise, self._limit)
+        self.queued_deadline = min(longest * rise, self._limit)
 
-    def scaled(self, waiting: int, scale_max: float) -> int:
-        """Return the deadline (ns) for an engine with ``waiting`` requests in its own queue.
+    def stretch(self, waiting: int, stretch_max: float) -> float:
+        """How many times longer it takes at an engine with ``waiting`` requests in its own queue.
 
-        It grows with that over the usual queue, at most ``scale_max`` times, never above the limit.
+        It grows with that over the usual queue: 1 up to that one, at most ``stretch_max``.
         """
-        scale = (1 + waiting) / (1 + self.waiting_typical)
-        return min(int(self.deadline * min(scale, scale_max)), self._limit)
+        return min(max(1.0, (1 + waiting) / (1 + self.waiting_typical)), stretch_max)
 
     def add_worst(self, group: int, worst: int, count: int) -> None:
         """Add ``count`` samples of which only the largest is known.

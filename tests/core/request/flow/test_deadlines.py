@@ -30,7 +30,7 @@ from holdfast.core.messages import (
 from holdfast.core.request.breaker import BreakerConfig
 from holdfast.core.request.deadlines import DeadlineConfig
 from holdfast.core.request.retry import RetryConfig
-from holdfast.core.types import MILLISECOND, SECOND
+from holdfast.core.types import MILLISECOND, SECOND, Request
 
 # --- waits that are too long ----------------------------------------------------------------------
 
@@ -205,6 +205,117 @@ def test_a_long_queue_inside_the_engine_earns_more_time():
     gateway.arrive("q9")
     aborts = all_of(gateway.wait(3.5), Abort)
     assert [abort.replica_id for abort in aborts] == ["r2"]  # and r1, with its queue, goes on
+
+
+class BusyEngines:
+    """Two engines of sixteen slots that nobody declared, behind one gateway.
+
+    A request takes 2 s, its first token 50 ms once it has a slot. Their pages are read once a
+    second, and 0.2 s old when the gateway hears of them.
+    """
+
+    SLOTS, FIRST, TOOK = 16, 50 * MILLISECOND, 2 * SECOND
+
+    def __init__(self, *, tell: bool = True):
+        views = [view(name, slots=0) for name in ("r1", "r2")]
+        self.gateway = Gateway(*views, lane=lane(routing="power_of_two"))
+        self.tell = tell
+        self.queues = {name: [] for name in ("r1", "r2")}
+        self.running = {name: {} for name in ("r1", "r2")}  # (request, attempt): when it began
+        self.shown = set()
+        self.actions = []
+        self.frozen = ""  # its page goes on showing what it showed
+        self.pages = {}
+        self.sent = 0
+
+    def take(self, actions):
+        for action in actions:
+            if isinstance(action, Dispatch):
+                self.queues[action.replica_id].append((action.request.id, action.attempt))
+            elif isinstance(action, Abort):
+                key = (action.request_id, action.attempt)
+                for name in self.queues:
+                    self.queues[name] = [one for one in self.queues[name] if one != key]
+                    self.running[name].pop(key, None)
+        self.actions += [(self.gateway.now, action) for action in actions]
+
+    def serve(self):
+        now = self.gateway.now
+        for name, running in self.running.items():
+            if name == self.frozen:
+                continue
+            for key, began in list(running.items()):
+                if key not in self.shown and now - began >= self.FIRST:
+                    self.shown.add(key)
+                    self.take(self.gateway.first(*key))
+                if now - began >= self.TOOK:
+                    del running[key]
+                    self.take(self.gateway.end(*key, tokens=50))
+            while self.queues[name] and len(running) < self.SLOTS:
+                running[self.queues[name].pop(0)] = now
+
+    def run(self, seconds, rate):
+        """Let time pass, with ``rate`` requests a second, at even distances."""
+        ticks = int(seconds * SECOND) // (10 * MILLISECOND)
+        for tick in range(ticks):
+            self.gateway.now += 10 * MILLISECOND
+            self.take(self.gateway.tick())
+            for _ in range(int((tick + 1) * rate / 100) - int(tick * rate / 100)):
+                self.sent += 1
+                request = f"q{self.sent}"
+                self.take(self.gateway.arrive(request, prompt_tokens=100, max_tokens=50))
+            self.serve()
+            if self.tell and tick % 100 == 0:
+                self.pages |= {n: len(q) for n, q in self.queues.items() if n != self.frozen}
+            if self.tell and tick % 100 == 20:
+                for name, waiting in self.pages.items():
+                    self.gateway.tell(LoadReported("m", name, waiting=waiting))
+
+    def patience(self, name="r1"):
+        """How long (s) a new attempt may take there to its first token."""
+        lane_of = self.gateway.flow.lanes["m"]
+        request = Request("x", "m", arrived=0, prompt_tokens=100, max_tokens=50)
+        candidate = lane_of.pool.candidates[name]
+        allowed = lane_of.deadlines.wait(request, candidate.waiting, 0, self.gateway.now)
+        return allowed / SECOND
+
+    def aborted(self):
+        return [(at, one) for at, one in self.actions if isinstance(one, Abort)]
+
+
+def test_a_queue_inside_an_engine_of_unknown_slots_is_no_failure_of_its_replica():
+    engines = BusyEngines()
+    engines.run(40, rate=10)
+    assert engines.patience() == 1.0  # its floor: first tokens take 50 ms
+    engines.run(4, rate=40)  # the two of them serve sixteen a second
+    longest = max(len(queue) for queue in engines.queues.values())
+    assert longest > 2 * engines.SLOTS  # more than two seconds of waiting for the last
+    assert engines.aborted() == []
+    reports = [one for _, one in engines.actions if isinstance(one, Report)]
+    assert reports == []  # no breaker opened
+
+
+def test_an_engine_that_stands_still_behind_a_page_that_shows_no_queue_is_given_up_as_soon():
+    engines = BusyEngines()
+    engines.run(40, rate=10)
+    stopped = engines.gateway.now
+    engines.frozen = "r1"
+    engines.run(3, rate=10)
+    at, first = engines.aborted()[0]
+    assert first.replica_id == "r1"
+    assert at - stopped < 1.3 * SECOND
+
+
+@pytest.mark.parametrize("tell", [True, False], ids=["told", "untold"])
+def test_an_overload_is_forgotten_within_a_minute_of_its_end(tell):
+    engines = BusyEngines(tell=tell)
+    engines.run(40, rate=10)
+    assert engines.patience() == 1.0
+    engines.run(15, rate=24)
+    while any(engines.queues.values()):
+        engines.run(1, rate=6)
+    engines.run(60, rate=10)
+    assert engines.patience() == 1.0
 
 
 def test_the_whole_request_has_a_deadline():
