@@ -532,12 +532,14 @@ class TakeOutAsked:
     """Event for the fleet: send a replica no more work, or (``out`` false) take that back.
 
     Asked for by an incident. It holds whatever canaries say, within the bound of the pool, until a
-    new process starts or the request is taken back. Stops nothing.
+    new process starts or the request is taken back; with ``until_right`` only until canaries are
+    right again, as after any quarantine. Stops nothing.
     """
 
     replica_id: str
     reason: str
     out: bool = True
+    until_right: bool = False
 
 
 @dataclass(slots=True)

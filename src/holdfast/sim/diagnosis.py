@@ -267,9 +267,10 @@ class DiagnosisDriver:
         self._world.ask_fleet(RestartAsked(replica, reason), self._now)
         return True, f"{replica} drains and then starts anew"
 
-    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        """Send a replica no requests, whatever its canaries say."""
-        self._world.ask_fleet(TakeOutAsked(replica, reason), self._now)
+    def take_out(self, replica: str, reason: str, *, until_right: bool = False) -> tuple[bool, str]:
+        """Send a replica no requests, whatever its canaries say or until they are right."""
+        asked = TakeOutAsked(replica, reason, until_right=until_right)
+        self._world.ask_fleet(asked, self._now)
         return True, f"{replica} gets no more work"
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:  # noqa: ARG002

@@ -49,7 +49,7 @@ class Hands:
     def restart(self, replica, reason, since):
         return self._do("restart", replica)
 
-    def take_out(self, replica, reason):
+    def take_out(self, replica, reason, *, until_right=False):
         return self._do("take_out", replica)
 
     def put_back(self, replica, reason):

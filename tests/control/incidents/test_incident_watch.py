@@ -308,7 +308,12 @@ def test_what_incidents_ask_for_is_done_or_refused_with_a_reason(stage):
             assert control.loop.health("m-1").state is State.QUARANTINED
             assert not hands.take_out("m-2", "inc-1: x")[0]
             assert not hands.take_out("nobody", "x")[0]
+            assert not hands.take_out("nobody", "x", until_right=True)[0]
+            assert not hands.take_out("m-2", "inc-1: x", until_right=True)[0]
             hands.put_back("m-1", "closed")
+            await stage.ready("m-1")
+            assert hands.take_out("m-1", "inc-2: x", until_right=True)[0]
+            assert control.loop.health("m-1").state is State.QUARANTINED
             await stage.ready("m-1")
             started = len(stage.launcher.orders)
             now = time.monotonic_ns()

@@ -24,8 +24,8 @@ class Hands:
     def restart(self, replica: str, reason: str, since: int) -> tuple[bool, str]:
         return self._do("restart", replica, reason, since)
 
-    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        return self._do("take_out", replica, reason)
+    def take_out(self, replica: str, reason: str, *, until_right: bool = False) -> tuple[bool, str]:
+        return self._do("take_out", replica, reason, *["until right"] * until_right)
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
         return self._do("stop_rollout", model, reason)
@@ -54,6 +54,13 @@ def test_each_remedy_is_carried_out_by_its_hand_or_by_a_person(remedy, asked, to
     hands = Hands()
     assert execution(hands).carry_out(act(remedy), INCIDENT) == told
     assert hands.asked == asked
+
+
+def test_a_hand_is_told_who_comes_back_with_right_answers():
+    hands = Hands()
+    asked = Act("inc-1", Remedy.TAKE_OUT, "r1", "m", "because", dry_run=False, until_right=True)
+    execution(hands).carry_out(asked, INCIDENT)
+    assert hands.asked == [("take_out", "r1", "inc-1: because", "until right")]
 
 
 @pytest.mark.parametrize("remedy", [Remedy.DRAIN_AND_RESTART, Remedy.TAKE_OUT, Remedy.STOP_ROLLOUT])

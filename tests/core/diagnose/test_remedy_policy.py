@@ -87,6 +87,33 @@ def test_a_replica_that_hangs_is_drained_and_restarted_once() -> None:
     assert yard.decide(case) == []
 
 
+@pytest.mark.parametrize("managed", [True, False])
+@pytest.mark.parametrize(
+    ("cause", "until_right"),
+    [
+        *[(one, True) for one in (Cause.HUNG, Cause.STALLED, Cause.STARVED, Cause.FROZEN)],
+        *[(one, False) for one in (Cause.DEGENERATE_OUTPUT, Cause.CUDA_CORRUPTED, Cause.LEAK)],
+        *[(one, False) for one in (Cause.WRONG_OUTPUT, Cause.SERVER_ERRORS)],
+    ],
+)
+def test_right_answers_bring_back_whoever_was_said_to_answer_nothing(
+    cause: Cause, until_right: bool, managed: bool
+) -> None:
+    yard = Yard(settle_s=20.0, managed=managed)
+    (act,) = yard.acting.decide(yard.case(cause, "r1"), nanos(1))
+    assert (act.remedy, act.until_right) == (Remedy.TAKE_OUT, until_right)
+
+
+def test_whoever_is_back_before_its_restart_is_not_restarted() -> None:
+    yard = Yard(settle_s=20.0)
+    case = yard.case(Cause.HUNG, "r1")
+    yard.decide(case, 1)
+    yard.state("r1", State.QUARANTINED)
+    yard.relations.take(StateChanged("r1", State.READY, "x"), nanos(9))
+    assert yard.acting.settled(nanos(21)) == [case.incident.id]
+    assert yard.decide(case, 21) == []
+
+
 def test_a_dry_run_says_what_it_would_do_and_counts_nothing() -> None:
     yard = Yard(dry_run=True)
     case = yard.case(Cause.HUNG, "r1")

@@ -379,15 +379,18 @@ class IncidentWatch:
         self._loop().tell(RestartAsked(replica, reason))
         return True, f"{replica} drains and then starts anew"
 
-    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
+    def take_out(self, replica: str, reason: str, *, until_right: bool = False) -> tuple[bool, str]:
         """Take a replica out of service without stopping it; whether it is out, and a sentence.
 
-        False where too many of its pool are out already, or it is gone.
+        With ``until_right`` right canaries bring it back. False where too many of its pool are out
+        already, or it is gone.
         """
-        self._loop().tell(TakeOutAsked(replica, reason))
+        self._loop().tell(TakeOutAsked(replica, reason, until_right=until_right))
         health = self._loop().health(replica)
         if health is not None and health.taken_out:
             return True, f"{replica} gets no more work"
+        if until_right and health is not None and health.state is State.QUARANTINED:
+            return True, f"{replica} gets no work until its canaries are right"
         state = health.state.value if health is not None else "gone"
         return False, f"{replica} was not taken out (it is {state}, or its pool is at its bound)"
 

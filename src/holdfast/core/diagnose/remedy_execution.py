@@ -30,8 +30,11 @@ class RemedyHands(Protocol):
         happens.
         """
 
-    def take_out(self, replica: str, reason: str) -> tuple[bool, str]:
-        """Send a replica no requests, whatever its canaries say, until it is let back."""
+    def take_out(self, replica: str, reason: str, *, until_right: bool = False) -> tuple[bool, str]:
+        """Send a replica no requests, whatever its canaries say, until it is let back.
+
+        With ``until_right`` right canaries bring it back.
+        """
 
     def stop_rollout(self, model: str, reason: str) -> tuple[bool, str]:
         """Refuse the revision that a model's rollout brings in, so that the last good one stays."""
@@ -65,7 +68,7 @@ class RemedyExecution:
             if done:
                 return UNDER_WAY
         elif remedy is Remedy.TAKE_OUT:
-            done, told = self._hands.take_out(act.replica, reason)
+            done, told = self._hands.take_out(act.replica, reason, until_right=act.until_right)
             if done:
                 self._out.setdefault(act.incident_id, set()).add(act.replica)
         elif remedy is Remedy.STOP_ROLLOUT:

@@ -8,7 +8,8 @@ saying so. Nothing is done past half a pool, counting those that are out already
 out costs nothing more. One restart per model at a time, and none of the same replica again for ten
 minutes: what a restart did not mend, the next one does not either. A restart also ends what could
 still tell causes apart, so on evidence that is not sure yet a replica is only taken out, and
-restarted when the cause has settled. What is held back because of other replicas is looked at again
+restarted when the cause has settled. One that is said to answer nothing comes back sooner, as soon
+as its canaries are right. What is held back because of other replicas is looked at again
 until it may be done, the replica is ready by itself, or the incident is over; waiting for another
 replica's restart alone pages no operator. What Holdfast did not start it cannot restart, and an
 operator is paged instead. What only others report (agents, scripts) takes no replica out of service
@@ -30,11 +31,14 @@ from holdfast.core.diagnose.evidence import REPORTED, Incident, Remedy, Stage, T
 from holdfast.core.diagnose.facts import Fact, RolloutSeen, StateChanged
 from holdfast.core.diagnose.incident_case import IncidentCase
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
+from holdfast.core.failure import Cause
 from holdfast.core.health.lifecycle import ROUTABLE, Signal
 from holdfast.core.types import State, nanos, require, seconds
 
 _TAKES_AWAY: Final = (Remedy.TAKE_OUT, Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
 _RESTARTS: Final = (Remedy.DRAIN_AND_RESTART, Remedy.RELOCATE)
+# A replica that answers canaries right has none of these, whoever would have had to restart it.
+_ANSWERS_NOTHING: Final = (Cause.FROZEN, Cause.HUNG, Cause.STALLED, Cause.STARVED)
 _PASSIVE: Final = (Remedy.OBSERVE, Remedy.PAGE)
 _LOOK_AGAIN_S: Final = 5.0  # at what was held back because of other replicas
 _HELD_S: Final = 2.0  # the end of a process is told this much after its new start, at most
@@ -82,6 +86,7 @@ class Act:
     model: str
     reason: str
     dry_run: bool
+    until_right: bool = False  # who is taken out comes back once its canaries are right
 
 
 @dataclass(slots=True)
@@ -408,7 +413,8 @@ class RemedyPolicy:
         reason = why or f"{incident.title}, confidence {incident.confidence:.0%}"
         told = f"{what} {replica or model}".strip() + (" (dry run)" if dry else "")
         self._say(case, f"{told}: {why}" if why else told, now)
-        return Act(incident.id, remedy, replica, model, reason, dry)
+        until_right = remedy is Remedy.TAKE_OUT and incident.cause in _ANSWERS_NOTHING
+        return Act(incident.id, remedy, replica, model, reason, dry, until_right)
 
     @staticmethod
     def _say(case: IncidentCase, text: str, now: int, *, refused: bool = False) -> None:

@@ -261,19 +261,25 @@ class Fleet:
                 self._signal(member, Signal.UNDRAIN, now, actions, event.reason)
 
     def _on_take_out_asked(self, event: TakeOutAsked, now: int, actions: list[FleetAction]) -> None:
-        """On the word of an incident: no canary refutes it, and the bound of the pool holds."""
+        """On the word of an incident, within the bound of the pool.
+
+        No canary refutes it, but for an incident that says that the replica answers nothing.
+        """
         member = self._members.get(event.replica_id)
         if member is None or not event.out:
             if member is not None:
-                member.health.taken_out = False  # from now on its canaries decide again
+                member.health.let_back()
             return
         health = member.health
         pool = self._pool(member.replica.model)
         bound = ejection.may_eject(self._config.ejection, pool, health)
+        if event.until_right and health.state not in ROUTABLE:
+            return  # it is out, and comes back as it would anyway
         if health.state in ROUTABLE and not bound:
             actions.append(self._notice(member, now, "not taken out", bound.reason))
         else:
             self._signal(member, Signal.TAKEN_OUT, now, actions, event.reason)
+            health.taken_out = health.taken_out and not event.until_right
 
     # --- evidence --------------------------------------------------------------------------------
 

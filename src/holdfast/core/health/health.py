@@ -192,6 +192,12 @@ class ReplicaHealth:
             return self.config.suspect_share
         return 0.0
 
+    def let_back(self) -> None:
+        """Let canaries decide again about a replica that an incident had taken out."""
+        if self.taken_out and self._told is Signal.TAKEN_OUT:
+            self._reason = "was taken out because of an incident that is over"
+        self.taken_out = False
+
     @property
     def symptom(self) -> Symptom:
         """Return the ``Symptom`` of a quarantined replica: what is wrong, to decide what to do.
@@ -289,8 +295,6 @@ class ReplicaHealth:
     def reason(self) -> str:
         """Return why it is in its present state, for people, with right answers since, if any."""
         reason = self._reason
-        if self._told is Signal.TAKEN_OUT and not self.taken_out:
-            reason = "was taken out because of an incident that is over"
         if self.state not in (State.SUSPECT, State.QUARANTINED):
             return reason
         passes = self._tally[SignalRow.PASSES]

@@ -129,7 +129,7 @@ def test_a_reason_promises_nothing_to_whom_right_answers_cannot_help():
     health = ready()
     feed(health, Signal.TAKEN_OUT, PASS)
     assert health.reason == REASONS[Signal.TAKEN_OUT]
-    health.taken_out = False  # the incident was closed by an operator
+    health.let_back()  # the incident was closed by an operator
     assert health.reason.endswith("that is over; 1 of 3 right answers since")
 
 
