@@ -161,6 +161,42 @@ def test_a_failure_becomes_its_incident(kind: FaultKind, more: Any, causes: set[
     assert {one.about.replica for one in watched.incidents()} == {"r0"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "every_s", "lasts_s", "cause"),
+    [
+        (FaultKind.HANG, 2, 65.0, 30.0, Cause.HUNG),
+        (FaultKind.CRASH, 2, 65.0, 0.5, Cause.CRASHED),
+        (FaultKind.SLOW, 3, 45.0, 45.0, Cause.SLOW),
+    ],
+)
+def test_one_replica_after_another_is_an_incident_each(
+    kind: FaultKind, count: int, every_s: float, lasts_s: float, cause: Cause
+):
+    begins = [FROM + n * every_s for n in range(count)]
+    more = {"factor": 10.0} if kind is FaultKind.SLOW else {}
+    faults = [
+        Fault(kind, f"r{n}", nanos(at), nanos(at + lasts_s), **more) for n, at in enumerate(begins)
+    ]
+    # Slow ones are told by comparison: enough peers have to be well.
+    replicas = tuple(Replica(f"r{n}", "m") for n in range(4 if more else count))
+    watched = Watched(*faults, replicas=replicas, duration_s=begins[-1] + lasts_s + 15.0).run()
+    found = [(one.cause, one.about.replica) for one in watched.incidents()]
+    assert found == [(cause, f"r{n}") for n in range(count)]
+
+
+def test_replicas_that_crash_within_a_second_are_one_incident_of_their_model():
+    faults = (
+        Fault(FaultKind.CRASH, f"r{n}", nanos(FROM + 0.3 * n), nanos(FROM + 0.3 * n + 0.5))
+        for n in range(3)
+    )
+    (incident,) = Watched(*faults).run().incidents()
+    assert (incident.cause, incident.about.replica, incident.about.model) == (
+        Cause.CRASHED,
+        "",
+        "m",
+    )
+
+
 def test_a_process_that_dies_of_every_request_is_out_of_memory():
     watched = Watched(fault(FaultKind.OOM, until=None), duration_s=120.0).run()
     ended = watched.of(ProcessEnded, "r0")

@@ -271,6 +271,79 @@ def test_half_of_a_model_over_a_long_time_is_not_one_failure() -> None:
     assert len(bench.named()) == 3
 
 
+def pair(revisions: tuple[str, str] = ("1", "1"), more: str = "") -> Bench:
+    """Two more replicas, of a model of their own, and one of another revision if wanted."""
+    bench = Bench()
+    for name, revision in (*zip(("p1", "p2"), revisions, strict=True), ("p3", more)):
+        if revision:
+            bench.census.take(Declared(name, "p", revision, host=f"h-{name}"))
+    return bench
+
+
+@pytest.mark.parametrize("sign", [Sign.NO_FIRST_TOKEN, Sign.EXITED, Sign.CANARY_SLOW])
+def test_what_befalls_one_replica_after_another_is_two_incidents(sign: Sign) -> None:
+    bench = pair()
+    bench.saw(StateChanged("p1", State.QUARANTINED, "stalled"), 1)
+    bench.see(sign, "p1", 1)
+    bench.see(sign, "p1", 29)
+    bench.ready("p1", 30)
+    bench.saw(StateChanged("p2", State.QUARANTINED, "stalled"), 47)
+    bench.see(sign, "p2", 47)
+    bench.see(sign, "p2", 77)
+    first, second = bench.diagnosis.incidents.values()
+    assert (first.about.replica, second.about.replica) == ("p1", "p2")
+    bench.see(sign, "p1", 80)  # it falls ill again, while the other one is: now the model is
+    assert bench.only().about == About(model="p", revision="1")
+
+
+@pytest.mark.parametrize("sign", [Sign.NO_FIRST_TOKEN, Sign.EXITED, Sign.CANARY_SLOW])
+@pytest.mark.parametrize("ready_at", [None, 45, 60])
+def test_what_befalls_them_at_one_time_is_one_incident(sign: Sign, ready_at: int | None) -> None:
+    bench = pair()
+    bench.saw(StateChanged("p1", State.QUARANTINED, "stalled"), 1)
+    bench.see(sign, "p1", 1)
+    if ready_at == 45:
+        bench.ready("p1", 45)  # the other's began before its sign was seen
+    bench.see(sign, "p2", 47)
+    if ready_at == 60:
+        bench.ready("p1", 60)
+    assert bench.only().about == About(model="p", revision="1")
+
+
+def test_a_sign_that_was_not_said_again_is_over_though_no_state_ever_showed_it() -> None:
+    bench = pair()
+    bench.see(Sign.CANARY_SLOW, "p1", 1)
+    bench.see(Sign.CANARY_SLOW, "p2", 60)
+    assert bench.named() == ["slow p1", "slow p2"]
+
+
+def test_a_crash_loop_around_a_bad_revision_is_one_incident_of_it() -> None:
+    bench = pair(("2", "2"), more="1")
+    for at, who in ((0, "p1"), (30, "p2"), (60, "p1"), (90, "p2")):
+        bench.see(Sign.EXITED, who, at)
+        bench.ready(who, at + 10)
+    assert bench.only().about == About(model="p", revision="2")
+
+
+def test_what_the_other_revision_has_too_is_not_the_revisions() -> None:
+    bench = pair(("2", "2"), more="1")
+    for at, who in ((0, "p3"), (30, "p1"), (60, "p2")):
+        bench.see(Sign.EXITED, who, at)
+        bench.ready(who, at + 10)
+    assert bench.named() == ["crashed p3", "crashed p1", "crashed p2"]
+
+
+def test_an_incident_of_a_model_that_is_well_again_does_not_grow() -> None:
+    bench = Bench()
+    for n in (1, 2, 3):
+        bench.see(Sign.CANARY_SLOW, f"r{n}", n)
+    for n in (1, 2, 3):
+        bench.ready(f"r{n}", 20 + n)
+    bench.see(Sign.CANARY_SLOW, "r4", 60)
+    bench.see(Sign.CANARY_SLOW, "r4", 90)
+    assert bench.named() == ["slow m", "slow r4"]
+
+
 def test_replicas_of_which_nobody_knows_the_model_stay_apart() -> None:
     bench = Bench()
     bench.take(Sign.CANARY_WRONG, About("a"))

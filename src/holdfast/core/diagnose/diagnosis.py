@@ -9,6 +9,10 @@ that no other proven one explains. *Whose failure is it?* One replica has one fa
 failure elsewhere along ``dependency_graph`` takes it over where its cause explains this one.
 Standing conditions, such as two versions side by side, have their own incident beside that.
 
+Replicas of one model share an incident while the times overlap in which they are ill, or where
+their revision is proved to be the cause. A common model is no proof: what befalls one replica after
+the other has happened twice.
+
 An incident opens as soon as its cause is more likely than not, because a replica that is taken out
 within a second leaves little evidence. Better evidence refines it later and the timeline says so.
 Rejected: to wait some seconds and judge once. People who are called meanwhile find nothing, and the
@@ -18,6 +22,7 @@ consequences arrive first as often as not.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Final
 
 from holdfast.core.diagnose.case_book import CaseBook
@@ -46,10 +51,12 @@ from holdfast.core.diagnose.incident_case import (
 )
 from holdfast.core.diagnose.replica_registry import ReplicaRegistry
 from holdfast.core.failure import Cause
-from holdfast.core.types import HostCondition, State, nanos, require
+from holdfast.core.types import SECOND, HostCondition, State, nanos, require
 
 REVISIONS_MAX: Final = 8  # named in one incident
 _REPLICA: Final = Scope.REPLICA.value
+_SEEN_LATE: Final = 5 * SECOND  # harm begins before its first sign: a canary takes so long to fail
+_SAID_AGAIN: Final = 45 * SECOND  # a sign that holds is said every 30 s, and may be told late
 
 
 @dataclass(slots=True, frozen=True)
@@ -339,8 +346,10 @@ class Diagnosis:
             for case in self._docket.open():
                 if case.cause == root.cause and self._shares(subject, about, case):
                     return case
+        harm = self._span(subject, self._docket.live_at(subject, self._now))
         for case in self._docket.open():
-            if case.wide and case.cause == root.cause and self._same_kin(case, about):
+            alike = case.wide and case.cause == root.cause and self._same_kin(case, about)
+            if alike and self._is_one_failure(case, harm):
                 return case
         return self._reopened(subject, root.cause)
 
@@ -472,14 +481,17 @@ class Diagnosis:
         ]
 
     def _widen(self, case: IncidentCase) -> IncidentCase:
-        """Several replicas of one model with one cause at one time are one failure of the model."""
+        """Several replicas of one model with one cause at one time are one failure of the model.
+
+        One after the other they are so only where their revision is the cause.
+        """
         scope = self._rules[case.cause].scope
         if case.wide or scope is Scope.MODEL or not case.incident.about.replica:
             return case
         kin = case.incident.about.model, case.incident.about.revision
         if not kin[0]:
             return case
-        since = self._now - nanos(self._config.window_s)
+        since, harm = self._now - nanos(self._config.window_s), self._harm(case)
         alike = [
             other
             for other in self._docket.open()
@@ -487,6 +499,7 @@ class Diagnosis:
             and (other.incident.about.model, other.incident.about.revision) == kin
             and other.root_replicas()
             and other.incident.opened_at >= since
+            and self._is_one_failure(other, harm)
         ]
         ill = set(chain.from_iterable(other.root_replicas() for other in alike))
         replicas = {case.incident.about.replica, *self._census.peers(case.incident.about.replica)}
@@ -505,15 +518,66 @@ class Diagnosis:
     def _unite(self, case: IncidentCase) -> None:
         """Never two open incidents of one cause about one thing, or about one and its successor."""
         for other in self._docket.open():
-            about = case.incident.about
-            same = other.cause == case.cause and (
-                other.incident.about == about
-                or (self._same_kin(other, about) and (other.wide or self.relations.replaced(other)))
-            )
-            if other is not case and same and self._stands(other):
+            if other is not case and self._is_same(case, other) and self._stands(other):
                 case.roots.update(other.roots)
                 case.wide = case.wide or other.wide
                 case = self._absorb(case, other)
+
+    def _is_same(self, case: IncidentCase, other: IncidentCase) -> bool:
+        """Whether another case of the same cause is about the same thing, or its predecessor."""
+        about = case.incident.about
+        if other.cause != case.cause:
+            return False
+        if self._same_kin(other, about) and self.relations.replaced(other):
+            return True
+        alike = other.incident.about == about
+        if not other.wide:
+            return alike
+        return (alike or self._same_kin(other, about)) and self._is_one_failure(
+            other, self._harm(case)
+        )
+
+    def _is_one_failure(self, case: IncidentCase, harm: tuple[float, float]) -> bool:
+        """Whether a case's replicas were ill during ``harm``, or their revision is the cause.
+
+        That they have a model in common proves nothing: two replicas that fail one after the other
+        failed twice.
+        """
+        began, ended = self._harm(case)
+        overlap = harm[0] - _SEEN_LATE <= ended and began - _SEEN_LATE <= harm[1]
+        return overlap or self._is_of_revision(case)
+
+    def _is_of_revision(self, case: IncidentCase) -> bool:
+        """Whether only replicas of one revision have the cause, beside some of another revision."""
+        first = next(iter(case.roots.values()))
+        others = {
+            (_REPLICA, name)
+            for name in self._census.of_model(first.model)
+            if self._census.replicas[name].revision not in ("", first.revision)
+        }
+        ill = [one for one in self._docket.open() if one.cause == case.cause]
+        return bool(others) and not any(others & one.roots.keys() for one in ill)
+
+    def _harm(self, case: IncidentCase) -> tuple[float, float]:
+        """From when to when (ns) the replicas at a case's root are ill, or were last."""
+        subjects = [subject for subject in case.roots if subject[0] == _REPLICA]
+        spans = [self._span(subject, case.seen_at(subject)) for subject in subjects]
+        began = min((span[0] for span in spans), default=-inf)
+        return began, max((span[1] for span in spans), default=inf)
+
+    def _span(self, subject: Subject, seen: Iterable[SeenEvidence]) -> tuple[float, float]:
+        """From when to when (ns) a replica is ill, by these signs of it; since it was ready last.
+
+        It ends when the replica is ready, or when a sign that holds would have been said again.
+        """
+        ready = self.relations.ready_at.get(subject[1], -1)
+        times = sorted(one.evidence.at for one in seen)
+        if not times:
+            return -inf, inf
+        began = next((at for at in times if at > ready), times[0])
+        if not self.relations.over(subject[1]):
+            return began, inf
+        return began, ready if ready > times[-1] else times[-1] + _SAID_AGAIN
 
     def _stands(self, case: IncidentCase) -> bool:
         """Whether it is still a case of its own."""
