@@ -220,6 +220,25 @@ def test_a_peer_that_is_not_there_need_not_be_heard_of(signal):
     assert hearing(r1, r2).silence(r1, NOW)
 
 
+@pytest.mark.parametrize(
+    ("overdue", "asked", "inflight", "own"),
+    [
+        (NOW - 3 * SECOND, NOW - 60 * SECOND, 0, True),  # nobody asked the peer
+        (NOW - 3 * SECOND, NOW - 4 * SECOND, 0, False),  # it was asked, and is silent as well
+        (NOW - 3 * SECOND, NOW - 60 * SECOND, 1, False),  # and so is one with users
+        (0, NOW - 60 * SECOND, 0, False),  # no user waits for the replica
+    ],
+)
+def test_who_was_not_asked_is_not_silent_where_users_wait_in_vain(overdue, asked, inflight, own):
+    r1, r2 = a_member("r1"), a_member("r2")
+    r1.silent_from, r1.overdue_at = NOW - 5 * SECOND, overdue
+    r2.canary_asked_at, r2.inflight_at["gateway"] = asked, inflight
+    assert bool(hearing(r1, r2).silence(r1, NOW)) is own
+    r1.hear(NOW - 2 * SECOND)  # it has answered since the request was overdue
+    r1.silent_from = NOW - 5 * SECOND
+    assert not hearing(r1, r2).silence(r1, NOW)
+
+
 # --- doubt about the canaries --------------------------------------------------------------------
 
 

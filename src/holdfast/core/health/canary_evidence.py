@@ -34,6 +34,9 @@ _LATE_FACTOR: Final = 2  # on the quickest canary of a peer: sooner, an answer i
 _EVERYBODY_SILENT: Final = Decision(
     allowed=False, reason="none of its peers was heard of either: the silence may be everybody's"
 )
+_NOBODY_ASKED: Final = Decision(
+    allowed=True, reason="users wait in vain there, and no peer could be asked meanwhile"
+)
 _NO_PEERS: Final = Decision(allowed=True, reason="it has no peers to compare with")
 _NO_WITNESS: Final = Decision(
     allowed=False, reason="no peer gave the expected answer lately: the answer may be at fault"
@@ -174,6 +177,9 @@ class CanaryEvidence:
         # that is later. It counts as two seconds old at the least: what peers answered since then
         # may not have been reported yet.
         began = max(member.silent_from, min(member.progress_at, now - 2 * SECOND))
+        told = any(peer.inflight or peer.canary_asked_at >= began for peer in peers)
+        if member.awaited_in_vain and not told:
+            return _NOBODY_ASKED  # who was not asked is not silent
         heard_at = [peer.heard_by(now - SECOND) for peer in peers]
         heard = may_blame_silence(heard_at, began, now)
         took = [p.canary_took for p in peers if p.canary_took and p.canary_at > member.silent_from]

@@ -425,6 +425,8 @@ class Fleet:
                 if member is not None and seen.what == BreakerState.OPEN:
                     signal = Signal.PASSIVE_FAILING
                     self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
+                if member is not None and seen.what == ReportCode.OVERDUE:
+                    member.overdue_at = now
                 if member is not None and seen.what in _DOUBTS:
                     member.call_canary(now)  # last: a new state has a pace of its own
             else:
@@ -547,9 +549,11 @@ class Fleet:
         """Whether the canary under way is all there is to tell how a replica that serves is.
 
         Where it is late, its peers are asked before its time is over: heard meanwhile, they make
-        the silence its own, and silent as well, everybody's.
+        the silence its own, and silent as well, everybody's. Users' requests tell nothing more
+        once one is overdue and nothing has come since.
         """
-        return not (member.inflight or member.peers_asked) and member.health.state in ROUTABLE
+        alone = not member.inflight or member.awaited_in_vain
+        return alone and not member.peers_asked and member.health.state in ROUTABLE
 
     def _has_routable_peer(self, member: Member) -> bool:
         model = member.replica.model

@@ -57,6 +57,7 @@ class Member:
         "move_told",
         "moved_at",
         "only_busy_since",
+        "overdue_at",
         "peers_asked",
         "progress_at",
         "prompts",
@@ -95,6 +96,7 @@ class Member:
         self.waiting_at = 0  # when it was told
         self.unanswered = 0  # canaries in a row that got nothing within their time
         self.stills: deque[tuple[int, int]] = deque(maxlen=_STILLS_MAX)  # when it ended; how long
+        self.overdue_at = 0  # when a gateway last said that a request there is overdue
         self.silent_from = 0  # since when no canary and no user got anything there; 0: they do
         self.canary_out = False
         self.canary_asked_at = self.canary_until = 0  # the one under way, or the last
@@ -220,6 +222,12 @@ class Member:
     def stands(self, now: int, patience: int) -> bool:
         """Whether requests are on the replica and none got a token for ``patience`` (ns)."""
         return self.inflight > 0 and now - self.moved_at >= patience
+
+    @property
+    def awaited_in_vain(self) -> bool:
+        """Whether a user's request there is overdue, and nothing at all has come from it since."""
+        heard_at = self.heard[-1] if self.heard else 0
+        return self.overdue_at > max(self.progress_at, heard_at)
 
     def may_read_prompts(self, now: int) -> bool:
         """Whether long prompts explain that requests there got no token up to now."""

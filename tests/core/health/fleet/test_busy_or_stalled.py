@@ -4,7 +4,7 @@ import pytest
 from fleet_stage import Control, all_of, engine_says, notices
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Exited, Move, RunCanary, Seen, Summary, Tally
+from holdfast.core.messages import Exited, HurryCanary, Move, RunCanary, Seen, Summary, Tally
 from holdfast.core.types import MILLISECOND, SECOND, State
 
 # --- busy, stalled, unknown -----------------------------------------------------------------------
@@ -172,6 +172,64 @@ def test_peers_are_asked_while_a_canary_is_late_so_that_its_silence_is_its_own_a
     control.wait(3.0 - (control.now - asked_at) / SECOND)
     (notice,) = notices(control.canary("r1", "timeout", latency=3 * SECOND, running=0))
     assert notice.what == "suspect"
+
+
+class LastAtHome:
+    """Two replicas of which users reach one; it stops, and a request in one piece waits there.
+
+    Canaries of the stopped one time out when their time is over. A gateway tells once a second what
+    is in flight, and that the request is overdue after 3, 6 and 12 s, as gateways do.
+    """
+
+    def __init__(self):
+        self.control = Control("r1", "r2")
+        self.control.latencies = dict.fromkeys(("r1", "r2"), 100 * MILLISECOND)
+        self.control.wait(30.0)
+        self.control.answers["r1"] = None
+        self.out = None  # the canary under way there: when its time is over, when it was asked
+        self.told = []
+
+    def wait(self, seconds):
+        control, began = self.control, self.control.now
+        while control.now - began < seconds * SECOND:
+            waited = control.now - began
+            if waited % SECOND == 0:
+                self.told += control.tally("r1", inflight=1)
+            if waited in (3 * SECOND, 6 * SECOND, 12 * SECOND):
+                self.told += control.overdue("r1")
+            told = control.wait(0.2)
+            self.told += told
+            for action in all_of(told, RunCanary):
+                if action.replica_id == "r1":
+                    self.out = control.now + action.deadline, control.now
+            for action in all_of(told, HurryCanary):
+                self.out = min(self.out[0], control.now + action.deadline), self.out[1]
+            if self.out and control.now >= self.out[0]:
+                asked_at, self.out = self.out[1], None
+                users = control.fleet.users_beside("r1", asked_at, control.now)
+                self.told += control.canary(
+                    "r1",
+                    "timeout",
+                    latency=control.now - asked_at,
+                    running=users.running,
+                    progress=users.progress,
+                )
+
+
+def test_the_last_replica_at_home_is_out_after_one_canary_that_users_call_for():
+    stage = LastAtHome()
+    stage.wait(9.0)  # 3 s until the request is overdue, and the 5.3 s of a canary beside it
+    assert stage.control.state("r1") is State.QUARANTINED
+    assert notices(stage.told, "verdict held") == []
+    assert stage.control.state("r2") is State.READY
+
+
+def test_a_silence_of_all_is_nobodys_though_users_wait_in_vain():
+    stage = LastAtHome()
+    stage.control.answers["r2"] = None
+    stage.wait(20.0)
+    assert notices(stage.told, "verdict held")
+    assert stage.control.states() == [State.READY] * 2
 
 
 def test_peers_are_not_asked_for_a_canary_that_is_late_beside_users():
