@@ -11,11 +11,14 @@ import pytest
 from holdfast.core.failure import Kind
 from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.messages import Abort, Dispatch, Notice, Report
+from holdfast.core.plan.faults import Fault, FaultKind, FaultSchedule
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.flow_config import FlowConfig
-from holdfast.core.types import State
+from holdfast.core.types import Replica, State, nanos
+from holdfast.sim.engine_parameters import EngineParameters
 from holdfast.sim.experiment import Experiment
 from holdfast.sim.scenario import Scenario, prepare, read_scenario
+from holdfast.sim.workload import Lengths, Workload
 from holdfast.sim.world import World
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -106,3 +109,22 @@ def test_in_a_pause_waits_do_run_out_and_are_borne(spread):
     for seen in spread(account, calls):
         assert seen["firings"] > 100
         assert seen["given up"] == seen["ejected"] == 0
+
+
+def test_whoever_takes_the_load_of_a_lost_peer_may_queue_inside_its_engine(spread):
+    """Engines of 64 slots that nobody declared; one of two is gone for six to ten seconds."""
+    calls = []
+    for rate, back_s, seed in ((30.0, 70.0, 1), (36.0, 70.0, 1), (40.0, 66.0, 2)):
+        lengths = {"prompt": Lengths(mean=100.0, maximum=200), "output": Lengths(mean=150.0)}
+        setup = Experiment(
+            tuple(Replica(f"r{n}", "m") for n in range(2)),
+            duration_s=120.0,
+            engine=EngineParameters(batch_max=64),
+            workloads=(("m", Workload(rate=rate, **lengths)),),
+            faults=FaultSchedule((Fault(FaultKind.CRASH, "r0", nanos(60.0), nanos(back_s)),)),
+        )
+        calls.append((setup, seed))
+    for seen in spread(account, calls):
+        assert seen["given up"] == seen["firings"] == seen["failed"] == seen["refused"] == 0
+        assert seen["breakers opened"] == 1  # of the one that was lost
+        assert seen["good"] == seen["offered"]

@@ -141,7 +141,7 @@ def test_what_was_not_seen_for_two_windows_lengthens_no_wait_but_behind_a_queue(
     assert asked(learned, 60) == pytest.approx(40.0, rel=0.06)  # a window has enough samples
     feed(learned, 0, 0.5, 1)
     assert asked(learned, 61) == pytest.approx(4.0, rel=0.06)  # twice that of the few lately
-    assert learned.queued_deadline == pytest.approx(40.0 * SECOND, rel=0.06)
+    assert learned.scaled(1, 8.0) == pytest.approx(80.0 * SECOND, rel=0.06)
     feed(learned, 0, 10.0, 1)
     assert asked(learned, 62) == pytest.approx(40.0, rel=0.06)  # it is back
 
@@ -171,11 +171,11 @@ def test_a_queue_longer_than_usual_asks_for_more_time_up_to_a_bound():
     learned = learned_deadline()
     feed(learned, 0, 1.0, 200)
     learned.attempts, learned.waiting = 100, 900
-    asked(learned, 1)
+    base = asked(learned, 1)
     assert learned.waiting_typical == 9.0
-    assert learned.stretch(19, 8.0) == pytest.approx(2.0)
-    assert learned.stretch(10**6, 8.0) == 8.0
-    assert learned.stretch(9, 8.0) == learned.stretch(0, 8.0) == 1.0  # and never less
+    assert learned.scaled(19, 8.0) / SECOND == pytest.approx(2 * base)
+    assert learned.scaled(10**6, 8.0) / SECOND == pytest.approx(8 * base)
+    assert learned.scaled(10**6, 1e9) == nanos(LIMIT)
 
 
 def test_what_queues_were_usual_fades_with_the_samples():

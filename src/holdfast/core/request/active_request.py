@@ -115,7 +115,7 @@ class Attempt:
         self.doubt_at = first_due  # when it is taken for slow, though it is still waited for
         self.trial = trial  # it holds the breaker's one half-open slot
         self.queue = 0  # the most that waited inside its engine, as far as that was known
-        self.scale = 1.0  # of that wait: how slow the pool was, and how long that queue
+        self.scale = 1.0  # of that wait: how slow the pool was when it was set
         self.first_at = 0  # 0 = no content yet
         self.halt: Halt | None = None  # its replica will not answer it
         self.tokens = 0  # what its replica was credited with as load

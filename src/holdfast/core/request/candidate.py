@@ -161,14 +161,14 @@ class Candidate:
             self.own_tokens = 0
             self.reports += 1
 
-    def queue(self) -> int | None:
-        """How many requests wait inside the engine, as far as is known here; ``None``: unknown.
+    def queue(self) -> int:
+        """How many requests wait inside the engine, as far as is known here; 0 where nothing is.
 
         A report is a second old and more. An engine that told of a queue had no slot free: what is
         there from here beyond what was there then waits as well.
         """
         if self.waiting is None:
-            return None
+            return 0
         return self.waiting + max(0, self.inflight - self.full_with)
 
     def answered(self, tokens: int, finish: str, measured: Measured | None) -> None:

@@ -267,15 +267,18 @@ class Deadlines:
         """
         self._canary = 0 if canary_s is None else nanos(canary_s)
 
-    def wait(self, request: Request, waiting: int | None, ahead: int, now: int) -> int:
+    def wait(
+        self, request: Request, waiting: int | None, ahead: int, now: int, queue: int = 0
+    ) -> int:
         """How long (ns) a new attempt of this request may take to its first token.
 
         Before enough was learned it may be shortened by canaries and the first few samples.
-        ``waiting`` is the engine's own queue (``None``: unknown), ``ahead`` the attempts this
-        gateway has there already. Asked once per attempt: it counts ``waiting``.
+        ``waiting`` is the engine's own queue as it told it (``None``: unknown), ``queue`` what is
+        known of it now, if that is more, and ``ahead`` the attempts this gateway has there already.
+        Asked once per attempt: it counts ``waiting``.
         """
         learned = self._classes[bisect_left(self._bounds, request.size)]
-        deadline = self._first_token(learned, waiting, now)
+        deadline = self._first_token(learned, waiting, now, queue)
         if request.prompt_tokens >= PACED_TOKENS:
             return self._wait_for_long(request, learned, deadline, waiting, ahead, now)
         if learned.settled or waiting or now < self._early_from:
@@ -353,27 +356,32 @@ class Deadlines:
         learned = self._classes[bisect_left(self._bounds, prompt_tokens)]
         return self._first_token(learned, waiting, now)
 
-    def _first_token(self, learned: LearnedDeadline, waiting: int | None, now: int) -> int:
+    def _first_token(
+        self, learned: LearnedDeadline, waiting: int | None, now: int, queue: int = 0
+    ) -> int:
         if now >= learned.refresh_at:
             learned.refresh(now, self._rise.settle(now))
-        deadline, stretch = learned.deadline, self.scale
+        deadline = learned.deadline
         if waiting is not None:
             learned.attempts += 1
             learned.waiting += waiting
-            if waiting > learned.waiting_typical:
-                deadline = learned.queued_deadline
-                stretch *= learned.stretch(waiting, self._config.waiting_scale_max)
-        if stretch > 1.0:
-            return min(int(deadline * stretch), self.request)
+            queue = max(queue, waiting)
+            if queue > learned.waiting_typical:
+                deadline = learned.scaled(queue, self._config.waiting_scale_max)
+        if self.scale > 1.0:
+            return min(int(deadline * self.scale), self.request)
         return deadline
 
-    def stretch(self, request: Request, waiting: int) -> float:
-        """How many times longer than learned a first token may take at an engine with that queue.
+    def wait_behind(self, request: Request, queue: int) -> int:
+        """How long (ns) a first token may take now behind an engine's own queue; 0 if it is usual.
 
-        1 up to the usual queue. How slow the pool is otherwise is not in it.
+        For an attempt that is under way: the queue is not counted again.
         """
         learned = self._classes[bisect_left(self._bounds, request.size)]
-        return learned.stretch(waiting, self._config.waiting_scale_max)
+        if queue <= learned.waiting_typical:
+            return 0
+        allowed = learned.scaled(queue, self._config.waiting_scale_max)
+        return min(int(allowed * self.scale), self.request)
 
     def between_tokens(self, now: int) -> int:
         """How long (ns) a stream may pause between two tokens: learned, or wide until learned."""

@@ -776,9 +776,10 @@ class Flow:
                     return  # what comes next has set its own time
                 request = active.request
                 waits, candidate = lane.waits(request), attempt.candidate
-                more = waits.wait(request, candidate.queue(), candidate.inflight, now)
-                attempt.first_due = now + max(more, SECOND)
-                attempt.scale = waits.scale * waits.stretch(request, attempt.queue)
+                more = waits.wait(
+                    request, candidate.waiting, candidate.inflight, now, candidate.queue()
+                )
+                attempt.first_due, attempt.scale = now + max(more, SECOND), waits.scale
         self._file_next(active)
 
     def _stays(self, active: ActiveRequest, attempt: Attempt, now: int) -> bool:

@@ -187,15 +187,13 @@ class Lane:
         request = active.request
         deadlines = self.answers if request.whole else self.deadlines
         queue = candidate.queue()
-        patience = deadlines.wait(request, queue, candidate.inflight, now)
+        patience = deadlines.wait(request, candidate.waiting, candidate.inflight, now, queue)
         number = active.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
         attempt.tokens = tokens = request.prompt_tokens + request.max_tokens
         attempt.doubt_at = now + deadlines.first_look(request)
         attempt.scale = deadlines.scale
-        if queue:
-            attempt.queue = queue
-            attempt.scale *= deadlines.stretch(request, queue)
+        attempt.queue = queue
         candidate.inflight += 1
         if request.priority:
             candidate.batch_inflight += 1
@@ -221,12 +219,15 @@ class Lane:
         by as much, at most to the limit of the request; it may move though the answer is false.
         """
         waits = self.waits(active.request)
-        attempt.queue = max(attempt.queue, attempt.candidate.queue() or 0)
-        scale = waits.scale * waits.stretch(active.request, attempt.queue)
-        if scale > attempt.scale:
-            allowed = (attempt.first_due - attempt.started) * scale / attempt.scale
+        if waits.scale > attempt.scale:
+            allowed = (attempt.first_due - attempt.started) * waits.scale / attempt.scale
             attempt.first_due = attempt.started + min(int(allowed), waits.request)
-            attempt.scale = scale
+            attempt.scale = waits.scale
+        queue = attempt.candidate.queue()
+        if queue > attempt.queue:
+            attempt.queue = queue
+            behind = attempt.started + waits.wait_behind(active.request, queue)
+            attempt.first_due = max(attempt.first_due, behind)
         return now < attempt.first_due
 
     def first_content(

@@ -71,6 +71,7 @@ class LearnedDeadline:
         "_limit",
         "_merged_at",
         "_quantile",
+        "_queued",
         "_rotate_after",
         "_rotated_at",
         "_samples_min",
@@ -86,7 +87,6 @@ class LearnedDeadline:
         "largest",
         "median",
         "norm",
-        "queued_deadline",
         "refresh_at",
         "settled",
         "waiting",
@@ -112,7 +112,7 @@ class LearnedDeadline:
         self._samples_min = samples_min
         self._rotate_after = nanos(forget_s) // 2
         self.deadline = 0  # 0 = never asked for
-        self.queued_deadline = 0  # the same where requests wait in the engine: it forgets slowly
+        self._queued = 0  # the same where requests wait in the engine: it forgets slowly
         self.forget()
 
     def forget(self) -> None:
@@ -178,14 +178,15 @@ class LearnedDeadline:
             self.norm = int(base / self._factor)
             self.waiting_typical = self.waiting / max(1, self.attempts)
         self.deadline = min(base * rise, self._limit)
-        self.queued_deadline = min(longest * rise, self._limit)
+        self._queued = min(longest * rise, self._limit)
 
-    def stretch(self, waiting: int, stretch_max: float) -> float:
-        """How many times longer it takes at an engine with ``waiting`` requests in its own queue.
+    def scaled(self, waiting: int, scale_max: float) -> int:
+        """Return the deadline (ns) for an engine with ``waiting`` requests in its own queue.
 
-        It grows with that over the usual queue: 1 up to that one, at most ``stretch_max``.
+        It grows with that over the usual queue, at most ``scale_max`` times, never above the limit.
         """
-        return min(max(1.0, (1 + waiting) / (1 + self.waiting_typical)), stretch_max)
+        scale = (1 + waiting) / (1 + self.waiting_typical)
+        return min(int(self._queued * min(scale, scale_max)), self._limit)
 
     def add_worst(self, group: int, worst: int, count: int) -> None:
         """Add ``count`` samples of which only the largest is known.
