@@ -72,7 +72,7 @@ class DiagnosisConfig:
     close_s: float = 120.0  # the same silence ends an incident
     again_s: float = 600.0  # the same failure within ten minutes was never mended
     lag_s: float = 600.0  # consequences may be seen this much before their cause, no more
-    wide_share: float = 0.5  # of a model's replicas with one cause: the model has it
+    wide_share: float = 0.5  # of a model's replicas, with one cause at one time: the model has it
 
     def __post_init__(self) -> None:
         for name in ("open_at", "wide_share"):

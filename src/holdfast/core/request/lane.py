@@ -186,7 +186,7 @@ class Lane:
             self.pool.changed(now)
         request = active.request
         deadlines = self.answers if request.whole else self.deadlines
-        queue = candidate.queue()
+        queue = candidate.queue() if candidate.waiting else 0  # ``bears_with`` looks again
         patience = deadlines.wait(request, candidate.waiting, candidate.inflight, now, queue)
         number = active.attempts
         attempt = Attempt(number, candidate, now, now + patience, trial)
