@@ -37,6 +37,7 @@ from holdfast.core.messages import (
     SpotNotice,
     Stop,
     Summary,
+    TakeOutAsked,
     Tally,
     Tick,
     UndrainAsked,
@@ -197,6 +198,14 @@ class FleetUnderFire(RuleBasedStateMachine):
         self.tell(UndrainAsked(name, "asked for"))
         member = self.fleet.members.get(name)
         assert member is None or member.health.state not in OVER
+
+    @rule(name=NAME, out=st.booleans(), until_right=st.booleans())
+    def incident(self, name, out, until_right):
+        member = self.fleet.members.get(name)
+        before = member is not None and member.health.taken_out
+        self.tell(TakeOutAsked(name, "an incident", out, until_right))
+        if member is not None and (until_right or not out):
+            assert member.health.taken_out is (before and out)  # right answers may bring it back
 
     @rule(name=NAME, frozen=st.booleans())
     def freeze(self, name, frozen):

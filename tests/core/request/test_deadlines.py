@@ -2,6 +2,7 @@
 
 import heapq
 import math
+from bisect import bisect_left
 from random import Random
 
 import pytest
@@ -692,9 +693,11 @@ class AnyPool(RuleBasedStateMachine):
         for prompt_tokens in (10, 500, 10**6):
             base = self.deadlines.first_token(prompt_tokens, None, self.now)
             assert SECOND <= base <= 600 * SECOND
+            learned = self.deadlines._classes[bisect_left((256, 1024, 4096, 16384), prompt_tokens)]
+            longest = learned._queued * self.deadlines.scale  # what was seen in ten minutes
             for waiting in (0, 7, 10**6):
                 scaled = self.deadlines.first_token(prompt_tokens, waiting, self.now)
-                assert base <= scaled <= min(8 * base + 1, 600 * SECOND)
+                assert base <= scaled <= min(8 * longest + 1, 600 * SECOND)
         assert SECOND <= self.deadlines.between_tokens(self.now) <= 600 * SECOND
 
 
