@@ -61,6 +61,7 @@ class Candidate:
         "reports",
         "revision",
         "scores",
+        "serves",
         "share",
         "slots",
         "state",
@@ -108,6 +109,7 @@ class Candidate:
         self.reports = 0  # load reports taken in
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
         self.waiting: int | None = None  # requests queued inside the engine
+        self.serves: set[str] = set()  # paths on which its present process gave an answer
         self.kv_used: float | None = None  # share of KV memory in use, 0..1
         self.latency = latency  # first-token time as a multiple of the pool's typical one
         self.breaker = breaker

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed, FleetFile, ModelSection
@@ -14,6 +14,7 @@ from holdfast.core.intake.shortages import Shortages
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
+from holdfast.engines.canary_protocol import path_of
 from holdfast.gateway.api.authentication import RunnerDirectory, TenantDirectory
 from holdfast.gateway.api.prompts import BLOCK_ENDS
 from holdfast.gateway.api.routes import Api
@@ -76,8 +77,15 @@ def settings_of(file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes 
     dialects = {model.name: dialect(model.engine) for model in file.models}
     chat = (n for n, d in dialects.items() if d.chat_continuation is not Continuation.NONE)
     prompt = (name for name, known in dialects.items() if known.prompt_continuation)
+    flow = file.flow_config()
+    lanes = {
+        model.name: replace(
+            flow.lanes[model.name], canary_path=path_of(dialects[model.name], model.canary)
+        )
+        for model in file.models
+    }
     return Settings(
-        flow=file.flow_config(),
+        flow=replace(flow, lanes=lanes),
         http=gateway.http,
         limits=gateway.limits,
         stream=gateway.stream,
