@@ -241,7 +241,7 @@ _HEADERS: Final = {
     "x-ratelimit-reset-tokens": "the same in tokens",
     "retry-after": "on 429 and 503: whole seconds, rounded up, at least 1",
     "retry-after-ms": "the same in milliseconds; OpenAI's SDKs read it first",
-    "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408 and on 501; OpenAI's SDKs "
+    "x-should-retry": "`true` on 429 and 503, `false` on 501 and other 4xx but 408; OpenAI's SDKs "
     "obey it before anything else",
 }
 _OF_REQUESTS: Final = {  # of the batch process to gateways
@@ -289,7 +289,7 @@ _RESPONSES: Final = (
     (
         "`/v1/responses/{id}`, `/v1/responses/{id}/input_items`",
         "GET, DELETE",
-        "a response, asked of [the replica that keeps it](../serving.md#answers-that-an-engine-keeps)",
+        "a response, of [the replica that keeps it](../serving.md#answers-that-an-engine-keeps)",
     ),
     ("`/v1/responses/{id}/cancel`", "POST", "likewise"),
 )

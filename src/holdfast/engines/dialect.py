@@ -20,6 +20,7 @@ from holdfast.core.types import State
 _NO_MODEL: Final = re.compile(
     rb"(?is)model\b[^{}]{0,300}\b(not found|not exist|not loaded|unknown)|(unknown|no such) model"
 ).search
+_ERROR_BYTES: Final = 2_000  # of an engine's error: what it is about stands at its beginning
 
 
 class Continuation(StrEnum):
@@ -190,7 +191,9 @@ class Dialect:
 
         By this engine's text, or by words that most engines have for it in common.
         """
-        return self.says_missing(status, body) or (status == 404 and _NO_MODEL(body) is not None)
+        return self.says_missing(status, body) or (
+            status == 404 and _NO_MODEL(body, 0, _ERROR_BYTES) is not None
+        )
 
 
 __all__ = [

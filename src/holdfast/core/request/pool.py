@@ -253,7 +253,7 @@ class Pool:
         holder = request.holder
         if holder:  # one that is gone: its requests are to be told so
             return self.lost(holder) or self.choose(request, (), now) is not None
-        if not len(self.absent):
+        if not self.absent.until:
             return True
         lacking = self._avoided(request, (), now)
         return any(one.has_room() and one.id not in lacking for one in self._usable(now))
@@ -301,7 +301,7 @@ class Pool:
         if now >= self._recheck_at:
             self._sort(now)
         regions, holder = request.regions, request.holder
-        if len(self.absent) and not holder:
+        if self.absent.until and not holder:
             tried = self._avoided(request, tried, now)
         if self._trials and not tried:
             for candidate in self._trials:

@@ -10,7 +10,7 @@ Rejected: a router with patterns. All but two paths are constants, and a dict fi
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 from urllib.parse import quote_from_bytes
@@ -71,11 +71,10 @@ class Route:
     model_in: ModelIn = ModelIn.BODY
     streams: bool = False  # whether "stream": true has a meaning
     lists_models: bool = False  # answered by the gateway itself
+    task: str = field(init=False)  # what an engine has or lacks: its path without names of models
 
-    @property
-    def task(self) -> str:
-        """What an engine has or lacks as a whole, in the flow's words: the path without names."""
-        return _TASKS[self.upstream]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", self.upstream.decode())
 
     def upstream_path(self, model: str, version: str) -> bytes:
         """Return the path to call at the engine; only infer routes put the model, escaped, into it.
@@ -140,11 +139,6 @@ ROUTES: Final[dict[bytes, Route]] = {
         model_in=ModelIn.NOWHERE,
         lists_models=True,
     ),
-}
-
-_TASKS: Final = {
-    route.upstream: route.upstream.decode()
-    for route in (*ROUTES.values(), *_RESPONSE.values(), _INFER, _MODEL)
 }
 
 MODEL_CHARACTERS_MAX: Final = 256  # names of the hub have 96 at most, with an adapter twice that

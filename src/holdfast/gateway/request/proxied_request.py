@@ -217,7 +217,7 @@ class ProxiedRequest:
                 headers=exchange.headers,
             )
             path = None
-            if ask.api is not Api.RESPONSE:  # its id leads to a model
+            if ask.api is not _RESPONSE:  # its id leads to a model
                 path = _resolve(settings, ask, self.tenant, exchange.headers)
             if ask.response_id:
                 path = self._find_kept(ask, path)
@@ -241,7 +241,7 @@ class ProxiedRequest:
         Raises ``ApiError`` for an answer that this tenant never got, or that another model gave.
         """
         tenant, route = self.tenant, self.route
-        param = None if route.api is Api.RESPONSE else _PREVIOUS
+        param = None if route.api is _RESPONSE else _PREVIOUS
         kept = self._context.response_ids.read(ask.response_id, tenant.name)
         if kept is None:
             raise errors.unknown_response(param)

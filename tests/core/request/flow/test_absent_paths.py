@@ -71,6 +71,15 @@ def test_one_that_has_the_path_is_asked_once_and_costs_no_retry():
     assert third != lacking
 
 
+def test_one_that_answers_after_all_is_avoided_no_more():
+    gateway = Gateway("r1", "r2", lane=CHATTING)
+    for name in ("q1", "q2"):
+        sent_to(gateway, name)
+        lacks(gateway, name)
+    able = finished(gateway, "all lack it")  # so one is asked again
+    assert {finished(gateway, f"e{number}") for number in range(4)} == {able}
+
+
 def test_one_that_has_the_path_and_no_room_is_waited_for():
     views = view("r1", slots=1), view("r2", slots=1)
     gateway = Gateway(*views, lane=CHATTING)
@@ -110,7 +119,7 @@ def test_a_new_process_has_neither_served_nor_lacked_anything(begins):
     lacks(gateway)
     gateway.view(*(replace(each, state=begins, share=0.0) for each in one))
     gateway.view(*one)
-    assert len(gateway.flow.lanes["m"].pool.absent) == 0
+    assert len(gateway.flow.lanes["m"].pool.absent.until) == 0
 
 
 def test_another_revision_and_ten_minutes_are_a_new_chance():
@@ -175,7 +184,7 @@ def test_what_a_holder_does_not_keep_any_more_is_not_asked_again(status, code):
     assert not gateway.flow.expects_path("q1", 0)
     (finish,) = lacks(gateway, status=status)
     assert (finish.status, finish.code, finish.attempts) == (status, code, 1)
-    assert len(gateway.flow.lanes["m"].pool.absent) == 0
+    assert len(gateway.flow.lanes["m"].pool.absent.until) == 0
     assert gateway.candidate("r2").failures == 0
 
 

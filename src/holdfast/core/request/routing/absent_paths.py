@@ -20,33 +20,38 @@ ABSENT_FOR: Final = 600 * SECOND  # an engine that is replaced unseen gets such 
 class AbsentPaths:
     """The paths that replicas of one model do not serve, as their own answers said; bounded."""
 
-    __slots__ = ("_until",)
+    __slots__ = ("until",)
 
     def __init__(self) -> None:
-        self._until: dict[tuple[str, str, str], int] = {}  # the eldest first
+        # When each is forgotten, by replica, revision and path, the eldest first; to be read only.
+        self.until: dict[tuple[str, str, str], int] = {}
 
     def learn(self, candidate: Candidate, path: str, now: int) -> None:
         """Remember that this replica, at its present revision, does not serve the path."""
         key = (candidate.id, candidate.revision, path)
-        self._until.pop(key, None)
-        if len(self._until) >= ABSENT_MAX:
-            del self._until[next(iter(self._until))]
-        self._until[key] = now + ABSENT_FOR
+        self.until.pop(key, None)
+        if len(self.until) >= ABSENT_MAX:
+            del self.until[next(iter(self.until))]
+        self.until[key] = now + ABSENT_FOR
 
     def forget(self, replica_id: str) -> None:
         """Forget what is known of a replica, because its process is another one."""
-        for key in [key for key in self._until if key[0] == replica_id]:
-            del self._until[key]
+        for key in [key for key in self.until if key[0] == replica_id]:
+            del self.until[key]
 
     def lacking(self, path: str, candidates: Iterable[Candidate], now: int) -> tuple[str, ...]:
-        """Return the ids of those candidates that are known not to serve the path."""
-        until = self._until
+        """Return the ids of those candidates that are known not to serve the path.
+
+        One that has served it since, as nobody else was left to ask, is none of them.
+        """
+        until = self.until
         while until and next(iter(until.values())) <= now:
             del until[next(iter(until))]
-        return tuple(one.id for one in candidates if (one.id, one.revision, path) in until)
-
-    def __len__(self) -> int:
-        return len(self._until)
+        return tuple(
+            one.id
+            for one in candidates
+            if (one.id, one.revision, path) in until and path not in one.serves
+        )
 
 
 __all__ = ["ABSENT_FOR", "ABSENT_MAX", "AbsentPaths"]
