@@ -1,5 +1,4 @@
 import asyncio
-from dataclasses import replace
 from time import monotonic_ns
 
 import orjson
@@ -23,10 +22,8 @@ def test_the_public_names_are_models_and_virtual_models_in_the_order_of_the_file
     file = fleet({"name": "b"}, {"name": "a"}, virtual_models=[{"name": "v", "ladder": ["b", "a"]}])
     settings = settings_of(file)
     assert list(settings.public_models) == ["b", "a", "v"]
-    asked = {lane.canary_path for lane in settings.flow.lanes.values()}
-    assert asked == {"/v1/chat/completions"}
-    plain = {n: replace(lane, canary_path="") for n, lane in settings.flow.lanes.items()}
-    assert replace(settings.flow, lanes=plain) == file.flow_config()
+    assert settings.flow == file.flow_config()
+    assert settings.canary_paths == dict.fromkeys("ba", "/v1/chat/completions")
 
 
 def test_each_model_has_its_own_deadline():

@@ -142,16 +142,18 @@ class Flow:
         outlook = None if pool.ready(now) else pool.outlook(now)
         return None if outlook is None else outlook.ready_in_s
 
-    def expects_path(self, request_id: RequestId, attempt: int) -> bool:
-        """Whether the replica of an attempt must serve the request's path: it is known to.
+    def expects_path(self, request_id: RequestId, attempt: int, canary_path: str) -> bool:
+        """Whether the replica of an attempt must serve the request's path.
 
-        If not, an answer that says otherwise is no failure: ``Kind.NOT_SERVED``.
+        Its canaries use it, or it has served it. What one replica alone keeps may be lost at any
+        time. Where it is not expected, an answer that says otherwise is no failure.
         """
         active = self._requests.get(request_id)
         found = active.find(attempt) if active is not None else None
-        if active is None or found is None:
+        if active is None or found is None or active.request.holder:
             return False
-        return self._lanes[active.model].expects(active.request, found.candidate)
+        path = active.request.path
+        return path == canary_path or path in found.candidate.serves
 
     def running(self) -> dict[str, int]:
         """Return how many requests each tenant has under way at this gateway, by tenant.

@@ -61,7 +61,6 @@ class LaneConfig:
     limit: LimitConfig = field(default_factory=LimitConfig)
     failover: FailoverConfig = field(default_factory=FailoverConfig)
     slo_first_token_s: float | None = None  # the promise that a ladder of models watches
-    canary_path: str = ""  # of the engine, that canaries ask: a replica that lacks it is ill
 
     def __post_init__(self) -> None:
         slo = self.slo_first_token_s
@@ -159,14 +158,6 @@ class Lane:
     def waits(self, request: Request) -> Deadlines:
         """Return the ``Deadlines`` for this request: of streams, or of answers in one piece."""
         return self.answers if request.whole else self.deadlines
-
-    def expects(self, request: Request, candidate: Candidate) -> bool:
-        """Whether a replica must serve a request's path: its canaries use it, or it has served it.
-
-        What one replica alone keeps may be lost at any time.
-        """
-        path = request.path
-        return not request.holder and (path == self._config.canary_path or path in candidate.serves)
 
     def open(self, active: ActiveRequest, candidate: Candidate, now: int) -> Attempt:
         """Start an attempt in the books: claim a slot, set when its first token is due.

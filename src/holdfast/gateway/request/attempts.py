@@ -224,13 +224,15 @@ class Attempt(ABC):
     def _refused(self) -> None:
         status, body = self.status, b"".join(self._pieces)
         proxied, dialect = self.proxied, self.target.dialect
-        flow = proxied.flow
+        flow, canary_paths = proxied.flow, proxied.port.settings.canary_paths
         kind = kind_of_error_status(
             status,
             retry_after=self._retry_after_s > 0,
             says_busy=dialect.says_busy(status, body),
             serves_path=flow is None
-            or flow.expects_path(proxied.serial, self.number)
+            or flow.expects_path(
+                proxied.serial, self.number, canary_paths.get(self.target.model, "")
+            )
             or dialect.says_no_model(status, body),
         )
         if kind is Kind.BAD_REQUEST:

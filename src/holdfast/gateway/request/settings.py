@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.config.fleet_file import Deployed, FleetFile, ModelSection
@@ -47,6 +47,7 @@ class Settings:
     request_ns: dict[str, int]  # by model: how long a whole request may take
     chat_continued: frozenset[str]  # models whose engine can go on with another's chat answer
     prompt_continued: frozenset[str]  # the same for completions
+    canary_paths: dict[str, str]  # by model: the engine's path that its canaries ask
     comparison: dict[str, ComparingConfig] = field(default_factory=dict)  # models that opted in
     trace_share: float = 0.0  # of requests, that are told as traces
     trace_follow: bool = False  # a caller's own mark decides instead, where it sends one
@@ -77,15 +78,8 @@ def settings_of(file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes 
     dialects = {model.name: dialect(model.engine) for model in file.models}
     chat = (n for n, d in dialects.items() if d.chat_continuation is not Continuation.NONE)
     prompt = (name for name, known in dialects.items() if known.prompt_continuation)
-    flow = file.flow_config()
-    lanes = {
-        model.name: replace(
-            flow.lanes[model.name], canary_path=path_of(dialects[model.name], model.canary)
-        )
-        for model in file.models
-    }
     return Settings(
-        flow=replace(flow, lanes=lanes),
+        flow=file.flow_config(),
         http=gateway.http,
         limits=gateway.limits,
         stream=gateway.stream,
@@ -98,6 +92,7 @@ def settings_of(file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes 
         request_ns={m.name: nanos(m.deadlines.request_s) for m in file.models},
         chat_continued=frozenset(chat),
         prompt_continued=frozenset(prompt),
+        canary_paths={m.name: path_of(dialects[m.name], m.canary) for m in file.models},
         comparison={m.name: m.comparison for m in file.models if m.comparison is not None},
         trace_share=file.exporters.trace_share,
         trace_follow=file.exporters.trace_follow,

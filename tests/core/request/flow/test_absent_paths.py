@@ -14,7 +14,6 @@ from holdfast.core.request.routing.absent_paths import ABSENT_FOR
 from holdfast.core.types import State, seconds
 
 EMBED, CHAT = "/v1/embeddings", "/v1/chat/completions"
-CHATTING = lane(canary_path=CHAT)
 
 
 def lacks(gateway, request_id="q1", attempt=0, status=404):
@@ -37,7 +36,7 @@ def finished(gateway, request_id, **kwargs):
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 def test_what_no_replica_has_goes_to_the_client_and_accuses_nobody(status):
-    gateway = Gateway("r1", "r2", lane=CHATTING)
+    gateway = Gateway("r1", "r2")
     for number in range(30):
         name = sent_to(gateway, f"q{number}")
         (finish,) = lacks(gateway, f"q{number}", status=status)
@@ -50,7 +49,7 @@ def test_what_no_replica_has_goes_to_the_client_and_accuses_nobody(status):
 
 
 def test_who_lacks_a_path_is_avoided_for_it_and_for_nothing_else():
-    gateway = Gateway("r1", "r2", "r3", lane=CHATTING)
+    gateway = Gateway("r1", "r2", "r3")
     lacking = sent_to(gateway)
     lacks(gateway)
     others = {finished(gateway, f"e{number}") for number in range(9)}
@@ -59,7 +58,7 @@ def test_who_lacks_a_path_is_avoided_for_it_and_for_nothing_else():
 
 
 def test_one_that_has_the_path_is_asked_once_and_costs_no_retry():
-    gateway = Gateway("r1", "r2", "r3", lane=CHATTING, retry=replace(NO_BACKOFF, attempts=1))
+    gateway = Gateway("r1", "r2", "r3", retry=replace(NO_BACKOFF, attempts=1))
     able = finished(gateway, "first")
     lacking = sent_to(gateway)
     assert lacking != able
@@ -72,7 +71,7 @@ def test_one_that_has_the_path_is_asked_once_and_costs_no_retry():
 
 
 def test_one_that_answers_after_all_is_avoided_no_more():
-    gateway = Gateway("r1", "r2", lane=CHATTING)
+    gateway = Gateway("r1", "r2")
     for name in ("q1", "q2"):
         sent_to(gateway, name)
         lacks(gateway, name)
@@ -82,7 +81,7 @@ def test_one_that_answers_after_all_is_avoided_no_more():
 
 def test_one_that_has_the_path_and_no_room_is_waited_for():
     views = view("r1", slots=1), view("r2", slots=1)
-    gateway = Gateway(*views, lane=CHATTING)
+    gateway = Gateway(*views)
     able = finished(gateway, "first")
     assert sent_to(gateway) != able
     assert sent_to(gateway, "busy", path=CHAT) == able
@@ -95,27 +94,27 @@ def test_one_that_has_the_path_and_no_room_is_waited_for():
 
 @pytest.mark.parametrize("known", ["by its canaries", "by an answer"])
 def test_a_path_that_a_replica_must_have_is_expected_of_it(known):
-    gateway = Gateway("r1", lane=CHATTING)
+    gateway = Gateway("r1")
     path = CHAT if known == "by its canaries" else EMBED
     sent_to(gateway, path=path)
-    assert gateway.flow.expects_path("q1", 0) is (path == CHAT)
+    assert gateway.flow.expects_path("q1", 0, CHAT) is (path == CHAT)
     gateway.first()
     gateway.end(tokens=1)
     sent_to(gateway, "q2", path=path)
-    assert gateway.flow.expects_path("q2", 0)
-    assert not gateway.flow.expects_path("q2", 1)
-    assert not gateway.flow.expects_path("nobody", 0)
+    assert gateway.flow.expects_path("q2", 0, CHAT)
+    assert not gateway.flow.expects_path("q2", 1, CHAT)
+    assert not gateway.flow.expects_path("nobody", 0, CHAT)
 
 
 @pytest.mark.parametrize("begins", [State.STARTING, State.LOADING])
 def test_a_new_process_has_neither_served_nor_lacked_anything(begins):
-    gateway = Gateway("r1", "r2", lane=CHATTING)
+    gateway = Gateway("r1", "r2")
     finished(gateway, "first")
     one = view("r1"), view("r2")
     gateway.view(*(replace(each, state=begins, share=0.0) for each in one))
     gateway.view(*one)
     sent_to(gateway)
-    assert not gateway.flow.expects_path("q1", 0)
+    assert not gateway.flow.expects_path("q1", 0, CHAT)
     lacks(gateway)
     gateway.view(*(replace(each, state=begins, share=0.0) for each in one))
     gateway.view(*one)
@@ -124,7 +123,7 @@ def test_a_new_process_has_neither_served_nor_lacked_anything(begins):
 
 def test_another_revision_and_ten_minutes_are_a_new_chance():
     both = FailoverConfig(allowed_revisions=("1", "2"))
-    gateway = Gateway("r1", "r2", lane=lane(canary_path=CHAT, failover=both))
+    gateway = Gateway("r1", "r2", lane=lane(failover=both))
     lacking = sent_to(gateway)
     lacks(gateway)
     other = {"r1": "r2", "r2": "r1"}[lacking]
@@ -181,7 +180,7 @@ def test_a_holder_that_is_gone_is_an_answer_at_once_also_for_who_waits(state):
 def test_what_a_holder_does_not_keep_any_more_is_not_asked_again(status, code):
     gateway = Gateway("r1", "r2")
     assert sent_to(gateway, holder="r2") == "r2"
-    assert not gateway.flow.expects_path("q1", 0)
+    assert not gateway.flow.expects_path("q1", 0, CHAT)
     (finish,) = lacks(gateway, status=status)
     assert (finish.status, finish.code, finish.attempts) == (status, code, 1)
     assert len(gateway.flow.lanes["m"].pool.absent.until) == 0
