@@ -59,7 +59,17 @@ from holdfast.core.plan.faults import REPLICA_KINDS, FaultKind
 from holdfast.core.request.admission import refusals
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
-from holdfast.core.request.admission_desk import DEADLY, ERROR_DEFAULT, ERRORS, LOST, UNREAD
+from holdfast.core.request.admission_desk import (
+    DEADLY,
+    ERROR_DEFAULT,
+    ERRORS,
+    GONE,
+    HOLDER_BUSY,
+    LOST,
+    NOT_SERVED,
+    UNREAD,
+)
+from holdfast.core.request.answer_policy import NOT_SERVED_STATUSES
 from holdfast.core.request.idempotency.key_policy import IdempotencyConfig
 from holdfast.core.types import SECOND
 from holdfast.core.view.layers import Reading
@@ -114,6 +124,7 @@ _EARLY: Final = {
     "model_not_found": "no such model, or not for this tenant: the two look the same",
     "request_blocked": "replicas died of this very request: see "
     "[requests that end replicas](../serving.md#requests-that-end-replicas)",
+    "response_not_found": "no response of this id was given to this tenant",
     "unknown_url": "nothing is at this path",
     "unsupported_media_type": "a body that is neither JSON nor, for audio, a form",
 }
@@ -181,6 +192,10 @@ def _failures() -> Iterator[tuple[int, str, str]]:
     yield *ERROR_DEFAULT, "an attempt failed in any other way"
     yield *DEADLY, "the connection died under it on two replicas"
     yield *UNREAD, "a prompt of 2,048 tokens or more had no first token by the request's deadline"
+    for status in sorted(NOT_SERVED_STATUSES):
+        yield status, NOT_SERVED, "the engines of the model do not have what this path asks for"
+    yield *GONE, "the replica that kept the response is gone, or keeps it no more"
+    yield 503, HOLDER_BUSY, "the replica that keeps the response took no request in time"
     yield *LOST, "told to the batch process alone: the connection died under it"
 
 
@@ -228,8 +243,8 @@ _HEADERS: Final = {
     "x-ratelimit-reset-tokens": "the same in tokens",
     "retry-after": "on 429 and 503: whole seconds, rounded up, at least 1",
     "retry-after-ms": "the same in milliseconds; OpenAI's SDKs read it first",
-    "x-should-retry": "`true` on 429 and 503, `false` on other 4xx but 408; OpenAI's SDKs obey it "
-    "before anything else",
+    "x-should-retry": "`true` on 429 and 503, `false` on 501 and other 4xx but 408; OpenAI's SDKs "
+    "obey it before anything else",
 }
 _OF_REQUESTS: Final = {  # of clients, and of the batch process to gateways
     "x-holdfast-degrade",
@@ -273,6 +288,14 @@ _BATCHES: Final = (
         "batches, likewise",
     ),
 )
+_RESPONSES: Final = (
+    (
+        "`/v1/responses/{id}`, `/v1/responses/{id}/input_items`",
+        "GET, DELETE",
+        "a response, of [the replica that keeps it](../serving.md#answers-that-an-engine-keeps)",
+    ),
+    ("`/v1/responses/{id}/cancel`", "POST", "likewise"),
+)
 _PROBES: Final = (
     ("`/livez`", "GET", "the process turns; no key is asked for"),
     ("`/readyz`", "GET", "it accepts, has a fleet view and is not draining: 200, else 503"),
@@ -290,7 +313,7 @@ def paths_table() -> str:
         route = routes.find(method, example)
         shown = example.decode().replace("/m", "/{model}").replace("{model}odels", "models")
         rows.append((f"`{shown}`", method.decode(), _about(route)))
-    return table(("path", "method", "what it is"), [*rows, *_BATCHES, *_PROBES])
+    return table(("path", "method", "what it is"), [*rows, *_RESPONSES, *_BATCHES, *_PROBES])
 
 
 def _about(route: routes.Route) -> str:

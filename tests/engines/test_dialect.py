@@ -1,5 +1,7 @@
 from dataclasses import replace
 
+import pytest
+
 from holdfast.engines.openai import DIALECT as PLAIN
 
 KNOWING = replace(
@@ -54,3 +56,36 @@ def test_a_missing_model_is_told_by_a_refusal_only() -> None:
         assert not known.says_missing(status, b"bad request")
     assert not known.says_missing(500, b"unknown model")
     assert not PLAIN.says_missing(404, b"unknown model")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","code":404}}',
+        b'{"object":"error","message":"The model \'x\' was not found","code":404}',
+        b'{"error":"model \'x\' not found, try pulling it first"}',
+        b'{"error":"Request for unknown model: \'x\' is not found"}',
+        b'{"error":{"message":"No such model: x"}}',
+        b'{"detail":"Model not loaded"}',
+    ],
+)
+def test_a_404_about_the_model_is_told_from_one_about_the_path(body: bytes) -> None:
+    assert PLAIN.says_no_model(404, body)
+    assert not PLAIN.says_no_model(501, body)
+    assert not PLAIN.says_no_model(405, body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b'{"detail":"Not Found"}',
+        b'{"error":{"code":404,"message":"File Not Found","type":"not_found_error"}}',
+        b"404 page not found",
+        b'{"error":{"message":"The model does not support the Embeddings API"}}',
+        b'{"error":{"message":"Response with id \'resp_1\' not found."}}',
+        b'{"models":[]}{"message":"not found"}',
+    ],
+)
+def test_a_404_about_the_path_says_nothing_of_the_model(body: bytes) -> None:
+    assert not PLAIN.says_no_model(404, body)

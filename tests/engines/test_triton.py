@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+from holdfast.engines import capabilities_table
 from holdfast.engines.dialect import InferenceCounts, Load
 from holdfast.engines.triton import DIALECT, read_counts, read_statistics
 
@@ -131,3 +132,8 @@ def test_one_that_is_being_stopped_says_that_it_takes_no_more() -> None:
     stopping = b"Server is stopping, scheduler for model has stopped accepting new inference"
     assert DIALECT.says_draining(503, b'{"error":"[request id: 7] %b requests"}' % stopping)
     assert not DIALECT.says_draining(400, stopping)
+
+
+def test_the_table_of_engines_tells_where_its_metrics_are():
+    (row, *_) = [line for line in capabilities_table().splitlines() if line.startswith("| triton ")]
+    assert "`/metrics` at port 8002 beside 8000, else by `metrics_url`" in row

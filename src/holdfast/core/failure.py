@@ -50,6 +50,7 @@ class Kind(StrEnum):
     SERVER_ERROR = "server_error"  # 5xx
     OVERLOADED = "overloaded"  # 429, or 503 with Retry-After
     BAD_REQUEST = "bad_request"  # other 4xx
+    NOT_SERVED = "not_served"  # 404, 405 or 501 of a path that it was never seen to serve
     OUT_OF_MEMORY = "out_of_memory"
     EXITED = "exited"
     LOAD_STALLED = "load_stalled"
@@ -174,6 +175,7 @@ MEANINGS: Final[dict[Kind, KindMeaning]] = {
         Outcome.BACKPRESSURE, retryable=True, continuable=True, failure_class=Class.ROUTING
     ),
     Kind.BAD_REQUEST: KindMeaning(Outcome.CLIENT_ERROR, retryable=False),
+    Kind.NOT_SERVED: KindMeaning(Outcome.CLIENT_ERROR, retryable=False),
     Kind.OUT_OF_MEMORY: KindMeaning(
         _FAIL, retryable=True, continuable=True, failure_class=_RUN, proof=True
     ),

@@ -93,6 +93,7 @@ class Ended:
     finish: str = ""  # the engine's reason for the end of a complete answer
     measured: Measured | None = None  # statistics of the answer, by name
     prompt_tokens: int = 0  # as the engine counted them; 0 = it did not say
+    status: int = 0  # of the engine's answer; decides nothing but what the client is told
 
 
 @dataclass(slots=True)

@@ -123,10 +123,12 @@ class Request:
         "deaths_max",
         "degradable",
         "hedgeable",
+        "holder",
         "id",
         "max_tokens",
         "model",
         "needs",
+        "path",
         "prefix",
         "priority",
         "prompt_tokens",
@@ -162,6 +164,8 @@ class Request:
         deaths_max: int = 2,
         needs: Collection[str] = (),
         cappable: bool = True,
+        path: str = "",
+        holder: str = "",
     ) -> None:
         self.id = id
         self.model = model
@@ -184,6 +188,8 @@ class Request:
         self.stores = stores  # the engine keeps what it answers: a second execution keeps it twice
         self.deaths_max = deaths_max  # of replicas under it; a third would show nothing new
         self.content = content  # to tell equal requests from others; empty = like no other
+        self.path = path  # of the engine that it asks; one of few, as routes are
+        self.holder = holder  # the one replica that keeps what it is about; empty = any will do
         # What the wait for its first content depends on: an answer in one piece takes as long as
         # it is allowed to grow.
         self.size = (max_tokens or prompt_tokens) if whole else prompt_tokens

@@ -117,6 +117,9 @@ def _program(recipe: Recipe) -> str:
 
 
 def _metrics(one: Dialect) -> str:
+    if one.metrics_ports is not None:
+        usual, beside_it = one.metrics_ports
+        return f"{_code('/metrics')} at port {beside_it} beside {usual}, else by `metrics_url`"
     if one.metrics_path is None:
         return "none"
     path = _code(one.metrics_path)

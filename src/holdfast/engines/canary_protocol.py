@@ -112,6 +112,14 @@ def shape_of(dialect: Dialect, canary: CanaryConfig) -> Shape:
     return canary.shape or dialect.canary_shape
 
 
+def path_of(dialect: Dialect, canary: CanaryConfig) -> str:
+    """The engine's path that canaries ask, without names of models and without a query."""
+    shape = shape_of(dialect, canary)
+    if shape is Shape.HTTP:
+        return (canary.path or "").partition("?")[0]
+    return _PATHS.get(shape, "/v2/models/")
+
+
 def _infer_body(dialect: Dialect, canary: CanaryConfig) -> bytes:
     fix = "set shape: infer and give the JSON of an inference request"
     missing = f"is missing, and no question fits every model of {dialect.name}"
@@ -431,6 +439,7 @@ __all__ = [
     "Check",
     "Trouble",
     "ask",
+    "path_of",
     "read",
     "shape_of",
 ]

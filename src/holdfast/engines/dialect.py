@@ -6,6 +6,7 @@ compared and tested. The facts are those of releases since 2025. What depends on
 is stated as absent: a continuation that silently begins anew is worse than none.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -14,6 +15,12 @@ from typing import Final
 from holdfast.core.canary import Shape
 from holdfast.core.failure import Kind
 from holdfast.core.types import State
+
+# As vLLM, SGLang, OpenAI and others say it. A path is not found without a word of the model.
+_NO_MODEL: Final = re.compile(
+    rb"(?is)model\b[^{}]{0,300}\b(not found|not exist|not loaded|unknown)|(unknown|no such) model"
+).search
+_ERROR_BYTES: Final = 2_000  # of an engine's error: what it is about stands at its beginning
 
 
 class Continuation(StrEnum):
@@ -104,7 +111,7 @@ class Dialect:
 
     name: str
     health_path: str | None  # answers 200 when the engine says it is well; None: it has no page
-    metrics_path: str | None  # None: it publishes none
+    metrics_path: str | None  # below its own URL; None: none is there
     read_load: Callable[[str], Load]  # from what metrics_path answered
     chat_continuation: Continuation = Continuation.NONE
     prompt_continuation: bool = True  # /v1/completions goes on from a longer prompt
@@ -178,6 +185,15 @@ class Dialect:
     def says_missing(self, status: int, body: bytes) -> bool:
         """Whether a refusal says, in this engine's text, that it does not have the model."""
         return status in {400, 404} and any(words in body for words in self.missing_bodies)
+
+    def says_no_model(self, status: int, body: bytes) -> bool:
+        """Whether a 404 is about the model, which is not there, and not about the path.
+
+        By this engine's text, or by words that most engines have for it in common.
+        """
+        return self.says_missing(status, body) or (
+            status == 404 and _NO_MODEL(body, 0, _ERROR_BYTES) is not None
+        )
 
 
 __all__ = [

@@ -122,7 +122,7 @@ class GatewayProcess:
         self._file: FleetFile | None = None
         self._view: FleetView | None = None
         self._lease: LeaseFrame | None = None  # the last one: a new flow has not heard it
-        self._secret = b""  # control's, for the fingerprints of requests
+        self._secret = b""  # control's: fingerprints of requests and ids of responses
         self._blocked: BlockFrame | None = None  # the last one, if it came before the first config
         self._configured = asyncio.Event()
         self._stop = asyncio.Event()
@@ -240,7 +240,7 @@ class GatewayProcess:
             if file.batch.enabled:  # else it runs for queues that others fill
                 driver.relay = BatchRelay(path, loop, driver.observer.counters)
             self._batch_loads = BatchLoads(self.gateway_id, str(folder / LOAD_SOCKET_FILE))
-        driver.observer.deadly.use(self._secret)
+        driver.use_secret(self._secret)
         if self._blocked is not None:
             driver.observer.deadly.block(self._blocked.fingerprints, monotonic_ns())
         if self._view is not None:
@@ -352,7 +352,7 @@ class GatewayProcess:
         elif isinstance(frame, Welcome):
             self._secret = frame.secret
             if driver is not None:
-                driver.observer.deadly.use(frame.secret)
+                driver.use_secret(frame.secret)
         elif isinstance(frame, BlockFrame):
             self._blocked = frame
             if driver is not None:

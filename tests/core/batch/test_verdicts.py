@@ -21,6 +21,8 @@ from holdfast.core.types import SECOND, ConfigError
         (200, "", ItemVerdict.DONE),
         (400, "invalid_value", ItemVerdict.FAILED),
         (404, "model_not_found", ItemVerdict.FAILED),
+        (404, "path_not_served", ItemVerdict.FAILED),
+        (501, "path_not_served", ItemVerdict.FAILED),
         (429, "rate_limit_exceeded", ItemVerdict.WAIT),
         (503, "no_ready_replica", ItemVerdict.WAIT),
         (401, "invalid_api_key", ItemVerdict.WAIT),

@@ -84,6 +84,7 @@ MODELS = 2  # of the ladder: down, and back where the smaller one refuses
 SHARES = st.sampled_from([0.0, 0.0, 0.1, 0.5, 1.0, 1.0, 1.0])
 JUMPS = st.sampled_from([0, 1, TICK, 6 * TICK, SECOND // 2, SECOND, 2 * SECOND, 15 * SECOND])
 BROKEN = (Kind.CUT, Kind.RESET, Kind.DRAINED)
+ANSWERED_404 = {"path_not_served", "response_lost"}  # by a replica that was asked
 
 
 class Out:
@@ -161,6 +162,7 @@ class FlowUnderFire(RuleBasedStateMachine):
         out = Out(action, self.generations[replica.id])
         assert action.attempt == account.dispatched, "attempts are numbered in order"
         assert action.model == replica.model
+        assert account.request.holder in ("", replica.id), "nobody else keeps it"
         assert self.shares.get(replica.id, 0.0) > 0 or replica.id in self.decayed
         assert action.silence_max > 0
         if account.revision:
@@ -178,6 +180,7 @@ class FlowUnderFire(RuleBasedStateMachine):
         account.live[action.attempt] = out
         account.dispatched += 1
         bound = RETRY.attempts + 1 + RETRY.continuations + RETRY.moves
+        bound += len(REPLICAS)  # sent on by each that lacks the path
         assert account.dispatched <= bound + MODELS, "one more at each other model of its ladder"
         assert account.resumed <= RETRY.continuations
         assert len(account.live) <= 2
@@ -196,7 +199,7 @@ class FlowUnderFire(RuleBasedStateMachine):
         assert account.resumed <= action.continued <= RETRY.continuations
         assert (action.status == 200) == self.answered
         assert action.story
-        if action.status in (429, 404):
+        if action.status in (429, 404) and action.code not in ANSWERED_404:
             assert action.attempts == 0
         if not account.request.continuable:
             assert action.continued == 0
@@ -229,7 +232,9 @@ class FlowUnderFire(RuleBasedStateMachine):
     def finish(self, request_id: str, number: int, kind: Kind | None, tokens: int) -> None:
         del self.open[request_id].live[number]
         self.answered = kind is None
-        self.tell(Ended(request_id, number, kind, tokens, 20 * MILLISECOND))
+        event = Ended(request_id, number, kind, tokens, 20 * MILLISECOND)
+        event.status = 404
+        self.tell(event)
         self.answered = False
         if kind is None:
             assert request_id in self.closed
@@ -247,13 +252,18 @@ class FlowUnderFire(RuleBasedStateMachine):
                 "max_tokens": st.sampled_from([0, 100]),
                 "whole": st.sampled_from([True, False, False]),
                 "stores": st.sampled_from([True, False, False]),
+                "path": st.sampled_from(["", "/v1/embeddings"]),
             }
         ),
+        holder=st.sampled_from(["", "", "", *REPLICAS, "nobody"]),
         lasts=st.sampled_from([0, 0, 0, SECOND // 2, 6 * SECOND]),
     )
-    def arrive(self, model, count, kind, lasts):
+    def arrive(self, model, count, kind, lasts, holder):
+        if holder in REPLICAS:
+            model = REPLICAS[holder].model
         for _ in range(count):
-            self.ask(model, deadline=self.now + lasts if lasts else 0, **kind)
+            deadline = self.now + lasts if lasts else 0
+            self.ask(model, deadline=deadline, holder=holder, degradable=not holder, **kind)
 
     @rule()
     def arrive_for_nobody(self):

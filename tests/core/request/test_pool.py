@@ -396,6 +396,23 @@ def test_another_region_is_not_filled_up_though_nobody_is_left_at_home():
     assert not subject.has_room(1)
 
 
+def test_what_a_replica_far_away_keeps_is_asked_of_it_though_home_has_room():
+    subject = two_regions()
+    bound = Request("q", "m", arrived=0, holder="far")
+    found = subject.choose(bound, (), 0)
+    assert found is not None
+    assert found[0].id == "far"
+    fill(subject, "far", 19)  # nearly full: closed to others, and nobody else has what is asked
+    assert subject.fits(bound, 0)
+    fill(subject, "far", 20)
+    assert subject.choose(bound, (), 0) is None
+    assert not subject.fits(bound, 0)
+    assert subject.fits(Request("p", "m", arrived=0), 0)
+    subject.apply([view("near", region="home")], 1)
+    assert subject.lost("far")
+    assert subject.fits(bound, 1)  # to be told that nobody has it
+
+
 def test_another_zone_of_the_home_region_may_be_filled_up():
     views = view("near", slots=1, zone="a"), view("beside", slots=20, zone="b")
     subject = pool(*views, home_region="region-a", home_zone="a")

@@ -215,6 +215,32 @@ def test_pictures_of_the_responses_api_do_not_count_as_text():
     assert 700 < ask(RESPONSES, body).prompt_tokens < 2_000
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [("background", True), ("conversation", "conv_1"), ("conversation", {"id": "conv_1"})],
+)
+def test_what_nobody_keeps_cannot_be_asked_for(member, value):
+    body = {"model": "m", "input": "Hello"}
+    error = refusal(RESPONSES, body | {member: value})
+    assert (error.status, error.param) == (400, member)
+    assert "Leave it out" in error.message
+    assert ask(RESPONSES, body | {member: None}).stores
+    assert refusal(RESPONSES, body | {"background": 7}).param == "background"
+    assert ask(RESPONSES, body | {"background": False}).stores
+
+
+@pytest.mark.parametrize("more", [{}, {"unlisted": {"a": [1]}}])
+def test_the_answer_that_is_continued_gets_its_engines_own_id(more):
+    body = {"model": "m", "input": "resp_ours", "previous_response_id": "resp_ours"} | more
+    parsed = ask(RESPONSES, body)
+    assert parsed.response_id == "resp_ours"
+    parsed.keep_to("resp_theirs")
+    for model in ("m", "other"):
+        sent = json.loads(upstream_body(parsed, model, ask_usage=True, running_usage=False))
+        assert sent == body | {"previous_response_id": "resp_theirs", "model": model}
+    assert refusal(RESPONSES, body | {"previous_response_id": 7}).param == "previous_response_id"
+
+
 def test_more_messages_than_allowed_are_refused_however_deep_the_text_may_be():
     limits = BodyConfig(messages_max=80)
     message = {"role": "user", "content": "{ [ {"}

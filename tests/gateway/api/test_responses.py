@@ -9,7 +9,14 @@ NOTHING = ResponseEvent(content=False, finished=False, failed=False, output_toke
 @pytest.mark.parametrize(
     ("payload", "expected"),
     [
-        (b'{"type":"response.created","response":{"id":"r","status":"in_progress"}}', NOTHING),
+        (
+            b'{"type":"response.created","response":{"id":"r","status":"in_progress"}}',
+            NOTHING._replace(response_ids=("r",)),
+        ),
+        (
+            b'{"type":"response.created","response":{"id":"r","previous_response_id":"q"}}',
+            NOTHING._replace(response_ids=("r", "q")),
+        ),
         (b'{"type":"response.output_text.delta","delta":"Hello"}', NOTHING._replace(content=True)),
         (b'{"type":"response.output_text.delta","delta":""}', NOTHING),
         (b'{"type":"response.output_text.delta","delta":null}', NOTHING),

@@ -29,6 +29,11 @@ def refusal(method: bytes, path: bytes) -> ApiError:
         (b"GET", b"/v1/models", Api.MODELS),
         (b"GET", b"/v1/models/m", Api.MODEL),
         (b"GET", b"/v1/models/org/name", Api.MODEL),
+        (b"GET", b"/v1/responses/resp_a-b_1", Api.RESPONSE),
+        (b"HEAD", b"/v1/responses/resp_1", Api.RESPONSE),
+        (b"DELETE", b"/v1/responses/resp_1", Api.RESPONSE),
+        (b"POST", b"/v1/responses/resp_1/cancel", Api.RESPONSE),
+        (b"GET", b"/v1/responses/resp_1/input_items", Api.RESPONSE),
         (b"POST", b"/v2/models/m/infer", Api.INFER),
         (b"POST", b"/v2/models/m/versions/3/infer", Api.INFER),
     ],
@@ -201,3 +206,34 @@ def test_a_model_that_is_not_there_is_not_found():
 )
 def test_names_of_models_are_plain(name, sane):
     assert routes.is_sane_model(name) is sane
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        (b"POST", b"/v1/responses/resp_1", 405),
+        (b"GET", b"/v1/responses/resp_1/cancel", 405),
+        (b"DELETE", b"/v1/responses/resp_1/input_items", 405),
+        (b"GET", b"/v1/responses/", 404),
+        (b"GET", b"/v1/responses/resp_1/", 404),
+        (b"GET", b"/v1/responses/resp_1/more", 404),
+        (b"GET", b"/v1/responses/a%2fb", 404),
+        (b"GET", b"/v1/responses/" + b"a" * 1_025, 404),
+    ],
+)
+def test_other_paths_below_a_response_are_not_there(method, path, status):
+    assert refusal(method, path).status == status
+
+
+def test_a_kept_response_is_asked_for_under_its_engines_own_id():
+    for more in (b"", b"/cancel", b"/input_items"):
+        path = b"/v1/responses/resp_ours" + more
+        assert routes.path_response(path) == ("resp_ours", more)
+        assert routes.response_path(path, "resp_e/1") == b"/v1/responses/resp_e%2F1" + more
+
+
+def test_what_an_engine_has_or_lacks_is_named_by_a_path_without_a_model():
+    tasks = {route.task for route in routes.ROUTES.values()}
+    assert "/v1/embeddings" in tasks
+    assert routes.find(b"POST", b"/v2/models/m/versions/3/infer").task == "/v2/models/"
+    assert len(tasks) < 16

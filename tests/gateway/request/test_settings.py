@@ -23,6 +23,7 @@ def test_the_public_names_are_models_and_virtual_models_in_the_order_of_the_file
     settings = settings_of(file)
     assert list(settings.public_models) == ["b", "a", "v"]
     assert settings.flow == file.flow_config()
+    assert settings.canary_paths == dict.fromkeys("ba", "/v1/chat/completions")
 
 
 def test_each_model_has_its_own_deadline():

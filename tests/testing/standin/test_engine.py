@@ -162,6 +162,45 @@ def test_the_sdk_gets_a_response(kit, stream):
     assert with_sdk(kit, use) == (expected_text("m", [USER]), 20)
 
 
+def test_a_response_is_kept_where_it_was_made_and_nowhere_else(kit):
+    async def use(client, standin):
+        first = await client.responses.create(model="m", input="Hello")
+        more = {"model": "m", "input": "And?"}
+        second = await client.responses.create(**more, previous_response_id=first.id)
+        unkept = await client.responses.create(**more, store=False)
+        again = await client.responses.retrieve(second.id)
+        told = [(again.id, again.output_text) == (second.id, second.output_text)]
+        for asked in (
+            lambda: client.responses.create(**more, previous_response_id="resp_1"),
+            lambda: client.responses.retrieve(unkept.id),
+            lambda: client.responses.cancel("resp_1"),
+            lambda: client.responses.cancel(first.id),
+            lambda: client.responses.delete(first.id),
+        ):
+            with pytest.raises(openai.APIStatusError) as caught:
+                await asked()
+            told.append(caught.value.status_code)
+        return first.output_text, second.output_text, told, standin.stats()["kept"]
+
+    first, second, told, kept = with_sdk(kit, use)
+    said = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": first}]
+    assert second == expected_text("m", [*said, {"role": "user", "content": "And?"}])
+    assert told == [True, 404, 404, 404, 400, 405]
+    assert kept == 2
+
+
+@pytest.mark.parametrize("status", [404, 501])
+def test_a_path_may_be_lacking(kit, status):
+    async def use(client, _):
+        with pytest.raises(openai.APIStatusError) as caught:
+            await client.embeddings.create(model="m", input="x")
+        made = await client.chat.completions.create(model="m", messages=[USER])
+        return caught.value.status_code, bool(made.choices)
+
+    more = {"lacks": ("/v1/embeddings",), "lacks_status": status}
+    assert with_sdk(kit, use, **more) == (status, True)
+
+
 def test_a_response_cut_by_its_limit_is_incomplete(kit):
     async def use(client, _):
         return await client.responses.create(

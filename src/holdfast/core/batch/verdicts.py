@@ -2,7 +2,7 @@
 
     status              verdict
     200                 done
-    400 … 422           failed: the request itself is wrong; asked again it is as wrong
+    400 … 422, 501      failed: the request itself is wrong; asked again it is as wrong
     429, 503, 504, 500  again: the fleet or the tenant's quota had no room just then
     502 replica_lost    suspect: so were all others on that replica; again, with no other beside it
                         the second time poison: it was on its own then
@@ -57,6 +57,7 @@ class ItemPolicyConfig:
 _NO_ROOM: Final = frozenset({401, 429, 503, 507})  # 401: the gateway of a successor, for a moment
 LOST: Final = "replica_lost"  # the gateway's code: the connection broke, no other was tried
 _TWO_LOST: Final = "replicas_lost"
+_NOT_SERVED: Final = 501  # the engines cannot do this at all
 _POISON_CODES: Final = frozenset({_TWO_LOST, "request_blocked"})
 
 
@@ -64,7 +65,8 @@ def judge_answer(status: int, code: str = "", losses: int = 0) -> ItemVerdict:
     """The verdict on a batch item's answer; ``status`` 0: the connection broke before one came.
 
     2xx is done, no room waits uncounted, 408, 5xx and broken connections are tried again, other 4xx
-    fail for good. ``losses``: replicas lost with the item before; with one it ran on its own now.
+    and 501 fail for good. ``losses``: replicas lost with the item before; with one it ran on its
+    own now.
     """
     if code == LOST:
         return ItemVerdict.POISON if losses else ItemVerdict.SUSPECT
@@ -74,7 +76,7 @@ def judge_answer(status: int, code: str = "", losses: int = 0) -> ItemVerdict:
         return ItemVerdict.DONE
     if status in _NO_ROOM:
         return ItemVerdict.WAIT
-    if status == 408 or status >= 500:
+    if status == 408 or (status >= 500 and status != _NOT_SERVED):
         return ItemVerdict.AGAIN
     return ItemVerdict.AGAIN if status < 400 else ItemVerdict.FAILED
 

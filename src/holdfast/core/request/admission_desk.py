@@ -27,11 +27,16 @@ ERRORS: Final[dict[Kind, tuple[int, str]]] = {
     Kind.DEADLINE: (504, "deadline_exceeded"),  # the whole request ran out of time
     Kind.CLIENT_GONE: (499, "client_gone"),  # never sent; the log's word for it
 }
+HOLDER_BUSY: Final = "holder_unavailable"  # its own code: other replicas may well be free
+_WAITED: Final = frozenset({"queue_timeout", "no_ready_replica"})
 _FINISH: Final = RequestStep.FINISH
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
 DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must not be sent again
 # Its own code: neither more attempts nor another replica would have helped, only more time.
 UNREAD: Final = (504, "prompt_unread")
+NOT_SERVED: Final = "path_not_served"  # with the engine's own status: it is the answer
+# 404, as to whoever asks for something that is there no more: no replica can make it again.
+GONE: Final = (404, "response_lost")
 LOST: Final = (502, "replica_lost")  # its own code: whoever sent it decides whether it goes again
 
 
@@ -186,14 +191,32 @@ class AdmissionDesk:
         reason = f"its connection died on {' and '.join(active.died)}: it is not tried on a third"
         return self.finish(active, *DEADLY, reason, now)
 
+    def fail_gone(self, active: ActiveRequest, now: int) -> Finish:
+        """Close a request whose one replica, which kept what it is about, keeps it no more."""
+        reason = f"{active.request.holder} does not keep what is asked for"
+        return self.finish(active, *GONE, reason, now)
+
     def shed(self, active: ActiveRequest, refusal: Refusal, now: int) -> Finish:
         """Close a request with a refusal's status, code and Retry-After; return the ``Finish``.
 
         Mostly one that no replica has worked on; where some did, its tokens are charged.
         """
-        finish = self.finish(active, refusal.status, refusal.code, refusal.reason, now)
+        code = refusal.code
+        if active.request.holder and code in _WAITED:
+            code = HOLDER_BUSY
+        finish = self.finish(active, refusal.status, code, refusal.reason, now)
         finish.retry_after_s = refusal.retry_after_s
         return finish
 
 
-__all__ = ["DEADLY", "ERRORS", "ERROR_DEFAULT", "LOST", "UNREAD", "AdmissionDesk"]
+__all__ = [
+    "DEADLY",
+    "ERRORS",
+    "ERROR_DEFAULT",
+    "GONE",
+    "HOLDER_BUSY",
+    "LOST",
+    "NOT_SERVED",
+    "UNREAD",
+    "AdmissionDesk",
+]

@@ -20,6 +20,8 @@ from holdfast.core.request.deadlines import stuck
 
 # Ours, not the client's: the gateway chose the path, the credentials and the model's name.
 OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
+# Of a path that an engine does not have; 501 is also that of a task that it was not started for.
+NOT_SERVED_STATUSES: Final = frozenset({404, 405, 501})
 
 _TOOLS_CALLED: Final = frozenset({"tool_calls", "function_call"})  # an answer without text
 _EMPTY_TWICE: Final = 2  # replicas: one that says nothing may be broken, two are the model
@@ -33,15 +35,19 @@ class Opening(Enum):
     REJECT = auto()
 
 
-def kind_of_error_status(status: int, *, retry_after: bool, says_busy: bool) -> Kind:
+def kind_of_error_status(
+    status: int, *, retry_after: bool, says_busy: bool, serves_path: bool = True
+) -> Kind:
     """Return the ``Kind`` of failure that an HTTP status other than success is; never ``None``.
 
     Redirects are malformed, and 401, 403, 404 and 405 count as server errors, since the gateway
     chose path and credentials. ``says_busy``: the engine's dialect knows this answer as no room at
-    present.
+    present. Unless ``serves_path``, 404, 405 and 501 say that the engine does not have the path.
     """
     if status < 400:
         return Kind.MALFORMED  # redirects are not followed
+    if status in NOT_SERVED_STATUSES and not serves_path:
+        return Kind.NOT_SERVED
     kind = kind_of_status(status, retry_after=retry_after)
     if kind is Kind.BAD_REQUEST and status in OUR_STATUSES:
         return Kind.SERVER_ERROR
@@ -154,6 +160,7 @@ def kind_when_stalled(
 
 
 __all__ = [
+    "NOT_SERVED_STATUSES",
     "OUR_STATUSES",
     "Opening",
     "empty_is_asked_for",

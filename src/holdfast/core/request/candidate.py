@@ -62,6 +62,7 @@ class Candidate:
         "reports",
         "revision",
         "scores",
+        "serves",
         "share",
         "slots",
         "state",
@@ -110,6 +111,7 @@ class Candidate:
         self.reported_tokens: int | None = None  # queued + running tokens, as the engine said
         self.waiting: int | None = None  # requests queued inside the engine, by its last report
         self.full_with = UNLIMITED  # in flight from here when it last told of a queue
+        self.serves: set[str] = set()  # paths on which its present process gave an answer
         self.kv_used: float | None = None  # share of KV memory in use, 0..1
         self.latency = latency  # first-token time as a multiple of the pool's typical one
         self.breaker = breaker

@@ -50,7 +50,7 @@ from holdfast.core.request.active_request import (
 )
 from holdfast.core.request.admission.quota import Quota
 from holdfast.core.request.admission.refusals import Refusal, wait_expired
-from holdfast.core.request.admission_desk import UNREAD, AdmissionDesk
+from holdfast.core.request.admission_desk import NOT_SERVED, UNREAD, AdmissionDesk
 from holdfast.core.request.breaker import BreakerChange
 from holdfast.core.request.candidate import SAMPLES_MAX
 from holdfast.core.request.flow_config import FlowConfig
@@ -68,6 +68,7 @@ _CANCELLED: Final = Outcome.CANCELLED
 _BROKEN: Final = (Kind.CUT, Kind.RESET)  # ways in which a stream that has begun breaks off
 _QUEUED: Final = RequestPhase.QUEUED.value
 _LOOK_ELSEWHERE: Final = SECOND // 2  # while a request waits and no model of its ladder has room
+_NOT_FOUND: Final = 404
 
 
 class Flow:
@@ -147,6 +148,19 @@ class Flow:
         outlook = None if pool.ready(now) else pool.outlook(now)
         return None if outlook is None else outlook.ready_in_s
 
+    def expects_path(self, request_id: RequestId, attempt: int, canary_path: str) -> bool:
+        """Whether the replica of an attempt must serve the request's path.
+
+        Its canaries use it, or it has served it. What one replica alone keeps may be lost at any
+        time. Where it is not expected, an answer that says otherwise is no failure.
+        """
+        active = self._requests.get(request_id)
+        found = active.find(attempt) if active is not None else None
+        if active is None or found is None or active.request.holder:
+            return False
+        path = active.request.path
+        return path == canary_path or path in found.candidate.serves
+
     def running(self) -> dict[str, int]:
         """Return how many requests each tenant has under way at this gateway, by tenant.
 
@@ -207,13 +221,18 @@ class Flow:
             if dispatch is not None:
                 lane.queue.charge_dispatch(request)
                 return [dispatch]
-        return self._enqueue(active, lane, now)
+            return self._enqueue(active, lane, now)
+        actions = self._enqueue(active, lane, now)
+        self._serve_queue(lane, now, actions)  # those before it may wait for one replica alone
+        return actions
 
     def _enqueue(self, active: ActiveRequest, lane: Lane, now: int) -> list[FlowAction]:
         """Put a request into its model's queue, or where that cannot help, have another answer it.
 
         Where no model of its ladder does, it is finished with the queue's refusal.
         """
+        if active.request.holder and lane.pool.lost(active.request.holder):
+            return [self._desk.fail_gone(active, now)]
         if self._laddered and not lane.pool.may_serve(active.request, now):
             gone = f"no replica of {lane.model} may be chosen"
             moved = self._elsewhere(active, gone, now, waits=True)
@@ -380,7 +399,7 @@ class Flow:
         """Dispatch queued requests while replicas have room."""
         queue = lane.queue
         while queue.held and lane.pool.has_room(now):
-            request = queue.pop(now)
+            request = queue.pop(now, lane.pool.fits)
             if request is None:
                 break
             active = self._requests[request.id]
@@ -389,7 +408,9 @@ class Flow:
                 dispatch = self._dispatch(active, lane, now)
             if dispatch is None and self._laddered:
                 dispatch = self._dispatch_elsewhere(active, "no replica may serve it", now)
-            if dispatch is None:
+            if dispatch is None and request.holder:
+                actions.append(self._desk.fail_gone(active, now))
+            elif dispatch is None:
                 # Only one bound to a revision or to regions finds nobody where others find room.
                 full = "no replica that may serve it has room"
                 actions.append(self._desk.fail(active, Kind.OVERLOADED, full, now))
@@ -544,6 +565,8 @@ class Flow:
                 candidate.answered(event.tokens, event.finish, event.measured)
             active.shown_tokens += event.tokens
             actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
+        elif kind is Kind.NOT_SERVED:
+            actions.extend(self._not_served(active, lane, attempt, event.status, now))
         else:
             if kind in _BROKEN and attempt.first_at:
                 doubt = lane.doubt(candidate, "a stream broke off", now)
@@ -553,6 +576,34 @@ class Flow:
         if lane.queue.held:
             self._serve_queue(lane, now, actions)
         return actions
+
+    def _not_served(
+        self, active: ActiveRequest, lane: Lane, attempt: Attempt, status: int, now: int
+    ) -> list[FlowAction]:
+        """Pass on that a replica does not have what is asked for, or ask one that is known to.
+
+        Nobody is at fault. What a replica lacks is remembered, unless only this request asks for
+        it: an answer that the replica has kept and keeps no more.
+        """
+        request, pool = active.request, lane.pool
+        active.story.append((now, Kind.NOT_SERVED.value, attempt.candidate.id))
+        if request.holder and status == _NOT_FOUND:
+            return [self._desk.fail_gone(active, now)]
+        if not request.holder:
+            pool.absent.learn(attempt.candidate, request.path, now)
+            if active.live:
+                self._file_next(active)  # its rival is still running
+                return []
+            others = pool.all_but_serving(request.path, active.tried)
+            if others is not None:
+                dispatch = self._dispatch(active, lane, now, others)
+                return self._enqueue(active, lane, now) if dispatch is None else [dispatch]
+        if active.model != request.model:  # a smaller model of its ladder
+            actions: list[FlowAction] = []
+            self._return(active, actions, now)
+            return actions
+        reason = f"{active.model} is not served at this path: its engine answered {status}"
+        return [self._desk.finish(active, status, NOT_SERVED, reason, now)]
 
     def _on_quiet(self, event: Quiet, now: int) -> list[FlowAction]:
         """Tell control of a stream that pauses for long; it is still waited for."""
@@ -643,6 +694,9 @@ class Flow:
             return
         if kind is Kind.BAD_REQUEST and active.model != active.request.model:
             self._return(active, actions, now)
+            return
+        if active.request.holder and kind is Kind.REFUSED:  # its process is gone, and what it kept
+            actions.append(self._desk.fail_gone(active, now))
             return
         decision = self._retry.decide(
             kind,

@@ -370,6 +370,8 @@ class Lane:
         else:
             if outcome is _SUCCESS:
                 candidate.successes += 1
+                if active.request.path not in candidate.serves:
+                    candidate.serves.add(active.request.path)
             elif outcome is _BACKPRESSURE:
                 candidate.backpressure += 1
                 candidate.latency.penalise(_BUSY_LOOKS_LIKE, now)

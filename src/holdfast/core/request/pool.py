@@ -9,7 +9,7 @@ request: filtering sixty-four replicas for each request would cost more than eve
 together.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from holdfast.core.failure import Outcome
@@ -19,6 +19,7 @@ from holdfast.core.request.admission.queue import Outlook
 from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.candidate import UNLIMITED, Candidate
 from holdfast.core.request.failover import FailoverLadder
+from holdfast.core.request.routing.absent_paths import AbsentPaths
 from holdfast.core.request.routing.batch_pack import pack
 from holdfast.core.request.routing.policy import Choice, RoutingPolicy
 from holdfast.core.types import Halt, Replica, Request, State, nanos, seconds
@@ -27,6 +28,8 @@ TRIAL_REASON: Final = "half-open trial"
 _NEVER: Final = 1 << 62
 _CLOSED: Final = BreakerState.CLOSED
 _STALE_SHARE: Final = 0.1  # as a suspect's: all that is known of it is out of date
+_BEGINNING: Final = frozenset({State.STARTING, State.LOADING})  # a process that is another one
+_ENDED: Final = frozenset({State.STOPPED, State.DEAD})
 
 
 class Pool:
@@ -48,6 +51,7 @@ class Pool:
         "_stale",
         "_trials",
         "_untried",
+        "absent",
         "candidates",
         "capacity",
         "held_open",
@@ -66,6 +70,7 @@ class Pool:
     ) -> None:
         self.model = model
         self.candidates: dict[str, Candidate] = {}
+        self.absent = AbsentPaths()
         self.inflight = 0
         self.capacity = 0  # attempts the routable candidates take at once, by their limits
         self.routable = 0
@@ -99,12 +104,17 @@ class Pool:
                 candidate = self._candidate(view.replica)
                 moved = True
             elif candidate.replica is not view.replica:
+                if candidate.revision != view.replica.revision:
+                    candidate.serves.clear()
                 candidate.update(view.replica)
                 moved = True
             if candidate.state is not view.state or (candidate.weight > 0) != (view.share > 0):
                 moved = True
             if view.state is State.STARTING and candidate.state is not State.STARTING:
                 candidate.latency.value = None  # a new process: what the old one did is history
+            if view.state in _BEGINNING and candidate.state not in _BEGINNING:
+                candidate.serves.clear()
+                self.absent.forget(candidate.id)
             if view.state is State.READY and candidate.state is not State.READY:
                 candidate.breaker.hasten(now)  # canaries passed: one user's trial will settle it
             candidate.state = view.state
@@ -234,13 +244,50 @@ class Pool:
         """
         if now >= self._recheck_at:
             self._sort(now)
+        return any(candidate.has_room() for candidate in self._usable(now))
+
+    def _usable(self, now: int) -> Iterator[Candidate]:
+        """The candidates that choosing may use: not the remote ones where spilling is forbidden."""
         for index, rung in enumerate(self._rungs):
-            if self._far and self._far[index] and not self._may_spill(index, rung, now):
-                continue  # room that choosing may not use
-            for candidate in rung:
-                if candidate.has_room():
-                    return True
-        return any(candidate.has_room() for candidate in self._trials)
+            if not self._far or not self._far[index] or self._may_spill(index, rung, now):
+                yield from rung
+        yield from self._trials
+
+    def fits(self, request: Request, now: int) -> bool:
+        """Whether a request that waits need wait no longer, given that some replica has room.
+
+        One that a single replica must answer waits for that one, until it is gone. One on a path
+        that some replicas lack waits for the others.
+        """
+        holder = request.holder
+        if holder:  # one that is gone: its requests are to be told so
+            return self.lost(holder) or self.choose(request, (), now) is not None
+        if not self.absent.until:
+            return True
+        lacking = self._avoided(request, (), now)
+        return any(one.has_room() and one.id not in lacking for one in self._usable(now))
+
+    def lost(self, replica_id: str) -> bool:
+        """Whether a replica is gone for good, with all that its process kept."""
+        candidate = self.candidates.get(replica_id)
+        return candidate is None or candidate.state in _ENDED
+
+    def all_but_serving(self, path: str, tried: Collection[str]) -> tuple[str, ...] | None:
+        """Return the ids of all replicas but those known to serve a path and not tried.
+
+        ``None``: there is no such replica.
+        """
+        every = self.candidates.values()
+        others = tuple(one.id for one in every if path not in one.serves or one.id in tried)
+        return others if len(others) < len(every) else None
+
+    def _avoided(self, request: Request, tried: Collection[str], now: int) -> Collection[str]:
+        """``tried``, and the replicas that lack the request's path, unless all lack it."""
+        lacking = self.absent.lacking(request.path, self.candidates.values(), now)
+        routable = (c.id for rung in (*self._rungs, self._trials) for c in rung)
+        if lacking and any(name not in lacking for name in routable):
+            return (*tried, *lacking)
+        return tried
 
     def utilisation(self) -> float | None:
         """This gateway's running attempts per slot of the routable replicas; may exceed 1.
@@ -262,11 +309,15 @@ class Pool:
         """
         if now >= self._recheck_at:
             self._sort(now)
-        regions = request.regions
+        regions, holder = request.regions, request.holder
+        if self.absent.until and not holder:
+            tried = self._avoided(request, tried, now)
         if self._trials and not tried:
             for candidate in self._trials:
                 matches = revision is None or candidate.revision == revision
                 if regions and candidate.replica.region not in regions:
+                    matches = False
+                if holder and candidate.id != holder:
                     matches = False
                 if matches and candidate.has_room():
                     return candidate, TRIAL_REASON
@@ -275,8 +326,14 @@ class Pool:
             rungs = [[c for c in rung if c.revision == revision] for rung in rungs]
         if regions:
             rungs = [[c for c in rung if c.replica.region in regions] for rung in rungs]
+        if holder:
+            rungs = [[c for c in rung if c.id == holder] for rung in rungs]
         for index, rung in enumerate(rungs):
-            if self._far and self._far[index] and not self._may_spill(index, rung, now):
+            if (
+                self._far
+                and self._far[index]
+                and not (holder or self._may_spill(index, rung, now))  # nobody else has it
+            ):
                 continue
             choice = None
             if self._packs and request.priority:

@@ -177,7 +177,24 @@ class Reason(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
-class ResponsesAnswer(msgspec.Struct, gc=False):
+class KeptAnswer(msgspec.Struct, gc=False):
+    """The ids in an object of ``/v1/responses`` under which its engine keeps answers."""
+
+    id: str | None = None
+    previous_response_id: str | None = None
+
+    def ids(self) -> tuple[str, ...]:
+        """Return those that are said."""
+        return tuple(one for one in (self.id, self.previous_response_id) if one)
+
+
+class KeptObject(KeptAnswer, gc=False, kw_only=True):
+    """What an engine tells of an answer that it keeps: a response, its deletion, its input."""
+
+    object: str
+
+
+class ResponsesAnswer(KeptAnswer, gc=False, kw_only=True):
     """The members of a whole ``/v1/responses`` answer that the gateway reads; others are skipped.
 
     For reading only: the client gets the answer's own bytes.
@@ -268,6 +285,7 @@ decode_chat_chunk: Final = msgspec.json.Decoder(ChatChunk).decode
 decode_text_chunk: Final = msgspec.json.Decoder(TextChunk).decode
 decode_chat: Final = msgspec.json.Decoder(ChatAnswer).decode
 decode_completions: Final = msgspec.json.Decoder(CompletionsAnswer).decode
+decode_kept: Final = msgspec.json.Decoder(KeptObject).decode
 decode_response: Final = msgspec.json.Decoder(ResponsesAnswer).decode
 decode_embeddings: Final = msgspec.json.Decoder(EmbeddingsAnswer).decode
 decode_rerank: Final = msgspec.json.Decoder(RerankAnswer).decode
@@ -289,6 +307,8 @@ __all__ = [
     "ImagesAnswer",
     "InferAnswer",
     "Item",
+    "KeptAnswer",
+    "KeptObject",
     "Message",
     "Output",
     "Part",
@@ -308,6 +328,7 @@ __all__ = [
     "decode_error",
     "decode_images",
     "decode_infer",
+    "decode_kept",
     "decode_ranks",
     "decode_rerank",
     "decode_response",

@@ -53,6 +53,7 @@ class AnswerKind(StrEnum):
     RERANK = "rerank"
     RESPONSES = "responses"
     IMAGES = "images"
+    KEPT = "kept"  # an answer of /v1/responses that is read again: judged when it was made
     INFER = "infer"  # KServe v2; for an answer with binary tensors, only its JSON head
     JSON = "json"  # any
 
@@ -70,6 +71,7 @@ class Answer(msgspec.Struct, gc=False):
     error_code: int | None = None
     prompt_tokens: int | None = None  # None: it did not say, which is not zero
     completion_tokens: int | None = None
+    response_ids: tuple[str, ...] = ()  # the engine's own, of answers that it may keep
 
     @property
     def said(self) -> tuple[str, str | None]:
@@ -162,6 +164,7 @@ def _read_responses(body: bytes) -> Answer:
     if usage is not None:
         answer.prompt_tokens, answer.completion_tokens = usage.input_tokens, usage.output_tokens
     answer.error = answer.error or response.status == "failed"
+    answer.response_ids = response.ids()
     texts: list[str] = []
     said = False
     for item in response.output:
@@ -180,6 +183,14 @@ def _read_responses(body: bytes) -> Answer:
     if not said and response.status not in _UNDER_WAY:
         answer.empty = nothing_said(answer.finish_reason, answer.completion_tokens)
     return answer
+
+
+def _read_kept(body: bytes) -> Answer:
+    """A response, however it ended: it was judged when it was made. Or what goes with it."""
+    kept = answer_schema.decode_kept(body)
+    if kept.object == "error":
+        raise MalformedAnswerError("an error stands for a response")
+    return Answer(response_ids=kept.ids())
 
 
 # --- lists of results -----------------------------------------------------------------------------
@@ -267,6 +278,7 @@ _READERS: Final[dict[str, Callable[[bytes], Answer]]] = {
     AnswerKind.EMBEDDINGS.value: _read_embeddings,
     AnswerKind.RERANK.value: _read_rerank,
     AnswerKind.RESPONSES.value: _read_responses,
+    AnswerKind.KEPT.value: _read_kept,
     AnswerKind.IMAGES.value: _read_images,
     AnswerKind.INFER.value: _read_infer,
     AnswerKind.JSON.value: _read_json,

@@ -23,7 +23,7 @@ from holdfast.config.gateway import BodyConfig
 from holdfast.gateway.api import multipart
 from holdfast.gateway.api import request_schema as known
 from holdfast.gateway.api.errors import INVALID, ApiError, invalid
-from holdfast.gateway.api.jsontext import Counts, Extras, check_finite, open_object
+from holdfast.gateway.api.jsontext import Counts, Extras, check_finite, open_object, with_members
 from holdfast.gateway.api.multipart import Field
 from holdfast.gateway.api.prompts import BLOCK_BYTES, Blocks, estimate_tokens
 from holdfast.gateway.api.request_schema import (
@@ -33,7 +33,8 @@ from holdfast.gateway.api.request_schema import (
     EmbeddingsRequest,
     Items,
 )
-from holdfast.gateway.api.routes import Api, Route, is_sane_model, path_model
+from holdfast.gateway.api.response_ids import KeptResponse
+from holdfast.gateway.api.routes import Api, Route, is_sane_model, path_model, path_response
 
 _JSON: Final = b"application/json"
 _JSON_LINE: Final = b"content-type: application/json\r\n"
@@ -45,6 +46,14 @@ _SEED_BYTES: Final = 4_096  # of the tools, which stand before the messages in t
 _MESSAGES: Final = b'"messages":['
 _NULL: Final = Raw(b"null")
 _CHAT: Final = Api.CHAT  # a name of this module: that of a class is looked up each time
+_NO_BACKGROUND: Final = (
+    "background is not supported: nothing here keeps an answer that nobody waits for. Leave it out "
+    "and wait for the answer, or send the request in a batch."
+)
+_NO_CONVERSATION: Final = (
+    "conversation is not supported: nothing here keeps one. Leave it out, and use "
+    "previous_response_id or send the turns as input."
+)
 _TURNS: Final = "a string or a list of messages and other items"  # the input of /v1/responses
 _PARAMETERS_BYTES: Final = 256  # a model's name, temperature, stop strings: none of the prompt
 _SHORT_LIST: Final = 8  # bytes: it may be empty, with blanks between its brackets
@@ -89,12 +98,20 @@ class ParsedRequest(msgspec.Struct, gc=False):
     reason: str = _NOT_STREAMED  # why it is not continuable
     hedgeable: bool = True  # False where a second execution would have an effect
     stores: bool = False  # the engine keeps the answer under an id of its own
+    response_id: str = ""  # of an answer that a replica keeps, as the client knows it
+    kept: KeptResponse | None = None  # that answer: set once its id was found to be the tenant's
     opaque: bool = False  # the answer is not JSON: only the client can judge it
     greedy: bool = False  # temperature 0: asked again, it says nearly the same
     statistic: str = ""  # what can be measured in the answer: logprob, norm, score or tensor
     members: Any = None  # the struct behind the body, where that has no other members
     fields: list[Field] | None = None  # of a form
     boundary: bytes = b""
+
+    def keep_to(self, engine_id: str) -> None:
+        """Name the answer that this request continues as the engine that keeps it knows it."""
+        self.body = with_members(self.body, {"previous_response_id": engine_id})
+        if self.members is not None:
+            self.members.previous_response_id = engine_id
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -118,6 +135,8 @@ def parse(
     api = route.api
     reader = _READERS.get(api)
     if reader is None:
+        if api is Api.RESPONSE:
+            return _kept_response(route, path)
         if api is Api.TRANSCRIPTIONS:
             return _parse_form(route, content_type, body, limits)
         return _parse_infer(route, content_type, path, body, limits, headers)
@@ -356,6 +375,12 @@ def _read_responses(
         options = _read("text", known.decode_text_options, m.text)
         form = None if options is None else options.format
         ask.json_expected = form is not None and form.type in _JSON_FORMATS
+    if m.background is True:
+        raise invalid(_NO_BACKGROUND, "background")
+    if m.conversation is not UNSET and m.conversation != _NULL:
+        raise invalid(_NO_CONVERSATION, "conversation")
+    if m.previous_response_id is not UNSET:
+        ask.response_id = m.previous_response_id or ""
     ask.hedgeable = m.store is False  # stored unless the client says otherwise
     ask.stores = not ask.hedgeable
     return weighed
@@ -471,6 +496,14 @@ def _parse_infer(
     if tensors and known.holds_texts(inputs):
         ask.prompt_bytes += len(tensors)
     ask.prompt_tokens = estimate_tokens(ask.prompt_bytes)
+    return ask
+
+
+def _kept_response(route: Route, path: bytes) -> ParsedRequest:
+    """A request about an answer that a replica keeps; its body, if any, says nothing."""
+    name, _ = path_response(path)
+    ask = ParsedRequest(route, route.api, "", b"", b"", response_id=name)
+    ask.hedgeable, ask.stores = False, True
     return ask
 
 

@@ -3,7 +3,9 @@
     ApiError                      status and type      codes
      ├─ the request is wrong      400 invalid_request  invalid_json, invalid_value, …_required,
      │                                                 request_exceeds_quota, bad_request
-     │                            404 invalid_request  unknown_url, model_not_found
+     │                            404 invalid_request  unknown_url, model_not_found,
+     │                                                 response_not_found, response_lost
+     │                     404, 405, 501 invalid_request  path_not_served
      │                            405 invalid_request  method_not_allowed
      │                            415 invalid_request  unsupported_media_type
      ├─ the API key is not known  401 invalid_request  invalid_api_key
@@ -11,6 +13,7 @@
      │                                                 concurrency_limit_exceeded
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,
      │                                                 no_ready_replica, overloaded,
+     │                                                 holder_unavailable,
      │                                                 gateway_shortage, batches_unavailable
      ├─ it took too long          504 timeout          upstream_timeout, deadline_exceeded,
      │                                                 prompt_unread
@@ -53,6 +56,7 @@ _TYPES: Final[dict[int, str]] = {
     429: "rate_limit_error",  # the client's own limit; our fleet may be idle
     431: INVALID,  # headers beyond every client's needs
     500: "server_error",  # ours, and a bug
+    501: INVALID,  # the engine cannot do this at all: no SDK should send it again
     502: "server_error",  # a replica gave no valid answer, and no other could mend it
     503: "overloaded_error",  # our overload, not the client's fault: with Retry-After it is polite
     504: "timeout_error",  # a replica, or the whole request, ran out of time
@@ -76,6 +80,15 @@ FINISHES: Final[dict[str, str | None]] = {
     "replicas_lost": "The connection to the model broke on two replicas; no third was tried.",
     "replica_lost": "The connection to the model broke; no other replica was tried.",
     "bad_request": "The engine refused the request.",
+    "path_not_served": None,
+    "response_lost": (
+        "The engine that gave this response does not keep it any more: it was restarted or removed,"
+        " forgot it, or keeps none. Send the whole conversation as input."
+    ),
+    "holder_unavailable": (
+        "The replica that keeps this response could not take the request for as long as one may "
+        "wait. Try again later, or send the whole conversation as input."
+    ),
     "model_not_found": "The model does not exist or you do not have access to it.",
     "client_gone": "The client closed the connection.",  # never sent
 }
@@ -84,7 +97,8 @@ _UNKNOWN_CODE: Final = "The request could not be answered."
 _RETRY_STATUSES: Final = frozenset({429, 503})
 _UNDECIDED_STATUS: Final = 408  # the one 4xx besides 429 that may go better next time
 _WAIT_MAX_S: Final = 86_400.0  # a day; also keeps infinity out of a header
-_FINAL_CODES: Final = frozenset({"replicas_lost"})  # sent again, it might end two more
+# Sent again, it might end two more; or it would meet the same engine.
+_FINAL_CODES: Final = frozenset({"replicas_lost", "path_not_served"})
 _NO_RETRY: Final = b"x-should-retry: false\r\n"
 
 _ENGINE_TEXT_MAX: Final = 2_000  # characters of an engine's refusal: some print the whole request
@@ -219,6 +233,12 @@ def unknown_model() -> ApiError:
     return ApiError(404, INVALID, "model_not_found", message, "model")
 
 
+def unknown_response(param: str | None) -> ApiError:
+    """Make (not raise) the 404 error for the id of a response that this tenant never got."""
+    message = "There is no such response. Use an id that this service gave to you."
+    return ApiError(404, INVALID, "response_not_found", message, param)
+
+
 def blocked() -> ApiError:
     """Make (not raise) the 422 error for a blocked request: several replicas died of it."""
     message = "This request is blocked: replicas of the model failed on it. Change it."
@@ -287,4 +307,5 @@ __all__ = [
     "invalid",
     "rate_limit_headers",
     "unknown_model",
+    "unknown_response",
 ]

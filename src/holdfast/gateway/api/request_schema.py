@@ -117,7 +117,9 @@ class ResponsesRequest(Common, gc=False):
     tool_choice: Part = UNSET
     text: Part = UNSET
     store: Flag = UNSET
-    previous_response_id: Part = UNSET
+    background: Flag = UNSET
+    conversation: Part = UNSET
+    previous_response_id: Text = UNSET
     reasoning: Part = UNSET
 
 
@@ -205,6 +207,8 @@ FIXES: Final[dict[str, str]] = {
     "stream": "true or false",
     "stream_options": "an object such as {include_usage: true}",
     "store": "true or false",
+    "background": "true or false",
+    "previous_response_id": "the id of a response",
     "max_tokens": WHOLE,
     "max_completion_tokens": WHOLE,
     "max_output_tokens": WHOLE,

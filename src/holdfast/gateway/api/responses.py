@@ -4,6 +4,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from holdfast.gateway.api.answer_schema import KeptAnswer
 from holdfast.gateway.http.sse import MalformedStreamError
 
 _ENDS: Final = frozenset({"response.completed", "response.incomplete"})
@@ -22,6 +23,7 @@ class ResponseEvent(NamedTuple):
     failed: bool
     output_tokens: int
     input_tokens: int = 0  # 0: the engine did not say
+    response_ids: tuple[str, ...] = ()  # the engine's own, of answers that it may keep
 
 
 class _Usage(msgspec.Struct, gc=False):
@@ -29,7 +31,7 @@ class _Usage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
 
 
-class _Response(msgspec.Struct, gc=False):
+class _Response(KeptAnswer, gc=False):
     usage: _Usage | None = None
 
 
@@ -56,11 +58,14 @@ def read_response_event(payload: bytes) -> ResponseEvent:
         raise MalformedStreamError("a payload is not an event of a response") from None
     finished = event.type in _ENDS
     tokens = read = 0
-    if event.response is not None and event.response.usage is not None:
-        tokens = event.response.usage.output_tokens or 0
-        read = event.response.usage.input_tokens or 0
+    ids: tuple[str, ...] = ()
+    if event.response is not None:
+        ids = event.response.ids()
+        if event.response.usage is not None:
+            tokens = event.response.usage.output_tokens or 0
+            read = event.response.usage.input_tokens or 0
     content = event.type.endswith(".delta") and bool(event.delta)
-    return ResponseEvent(content, finished, event.type in _FAILS, tokens, read)
+    return ResponseEvent(content, finished, event.type in _FAILS, tokens, read, ids)
 
 
 __all__ = ["ResponseEvent", "read_response_event"]

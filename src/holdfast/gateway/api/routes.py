@@ -10,7 +10,7 @@ Rejected: a router with patterns. All but two paths are constants, and a dict fi
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 from urllib.parse import quote_from_bytes
@@ -28,6 +28,7 @@ class Api(StrEnum):
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
+    RESPONSE = "response"
     RERANK = "rerank"
     SPEECH = "speech"
     TRANSCRIPTIONS = "transcriptions"
@@ -51,6 +52,7 @@ class ModelIn(StrEnum):
 
     BODY = "body"
     PATH = "path"
+    RESPONSE = "response"  # the id of one leads to it
     NOWHERE = "nowhere"
 
 
@@ -69,11 +71,16 @@ class Route:
     model_in: ModelIn = ModelIn.BODY
     streams: bool = False  # whether "stream": true has a meaning
     lists_models: bool = False  # answered by the gateway itself
+    task: str = field(init=False)  # what an engine has or lacks: its path without names of models
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", self.upstream.decode())
 
     def upstream_path(self, model: str, version: str) -> bytes:
         """Return the path to call at the engine; only infer routes put the model, escaped, into it.
 
-        ``model``: the engine's name of it. ``version``: of the model, empty for none.
+        ``model``: the engine's name of it. ``version``: of the model, empty for none. Not for
+        answers that a replica keeps: see ``response_path``.
         """
         if self.model_in is not _IN_PATH:
             return self.upstream
@@ -87,6 +94,18 @@ _GET: Final = b"GET"
 _POST: Final = b"POST"
 _RERANK: Final = Route(Api.RERANK, _POST, b"/v1/rerank", AnswerKind.RERANK)
 _INFER: Final = Route(Api.INFER, _POST, b"/v2/models/", AnswerKind.INFER, model_in=ModelIn.PATH)
+_OF_RESPONSES: Final = b"/v1/responses/"
+_RESPONSE: Final = {
+    method: Route(
+        Api.RESPONSE,
+        method,
+        _OF_RESPONSES,
+        AnswerKind.KEPT,
+        body=BodyKind.NONE,
+        model_in=ModelIn.RESPONSE,
+    )
+    for method in (_GET, _POST, b"DELETE")
+}
 _MODEL: Final = Route(
     Api.MODEL, _GET, b"/v1/models/", body=BodyKind.NONE, model_in=ModelIn.PATH, lists_models=True
 )
@@ -126,6 +145,10 @@ MODEL_CHARACTERS_MAX: Final = 256  # names of the hub have 96 at most, with an a
 # Letters of names, paths, tags and adapters; no blanks, quotes or percent signs.
 _sane: Final = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_@.:/+=~,-]{0,255}").fullmatch
 _infer_path: Final = re.compile(rb"/v2/models/([^/]+)(?:/versions/([0-9]{1,19}))?/infer").fullmatch
+_response_path: Final = re.compile(
+    rb"/v1/responses/([A-Za-z0-9_-]{1,1024})(/cancel|/input_items)?"
+).fullmatch
+_RESPONSE_METHODS: Final = {b"": (_GET, b"DELETE"), b"/input_items": (_GET,), b"/cancel": (_POST,)}
 _strictly_escaped: Final = re.compile(rb"(?:[^%]|%[0-9A-Fa-f]{2})+").fullmatch
 _escapes: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 _CREATED: Final = 0  # nobody knows when a model was made, and the SDKs want a number
@@ -146,6 +169,8 @@ def find(method: bytes, path: bytes) -> Route:
             route = _INFER
         elif path.startswith(b"/v1/models/") and not path.endswith(b"/"):
             route = _MODEL
+        elif path.startswith(_OF_RESPONSES):
+            route = _response_route(method, path)
         else:
             raise ApiError(404, INVALID, "unknown_url", "There is nothing at this path.")
     if route.method != method and not (method == b"HEAD" and route.method == _GET):
@@ -153,6 +178,28 @@ def find(method: bytes, path: bytes) -> Route:
         allow = b"GET, HEAD" if route.method == _GET else route.method
         raise ApiError(405, INVALID, "method_not_allowed", message, allow=allow)
     return route
+
+
+def _response_route(method: bytes, path: bytes) -> Route:
+    """The route to an answer that a replica keeps, or the one that a wrong method should have."""
+    methods = _RESPONSE_METHODS[path_response(path)[1]]
+    return _RESPONSE[method if method in methods else methods[0]]
+
+
+def path_response(path: bytes) -> tuple[str, bytes]:
+    """Return the id of a kept answer that a path names, and what is asked of it (empty: itself).
+
+    Raises ``ApiError`` 404 for another path. Does not check that there is such an answer.
+    """
+    match = _response_path(path)
+    if match is None:
+        raise ApiError(404, INVALID, "unknown_url", "There is nothing at this path.")
+    return match[1].decode(), match[2] or b""
+
+
+def response_path(path: bytes, engine_id: str) -> bytes:
+    """Return the path of a kept answer at its engine, for a client's path with our id in it."""
+    return _OF_RESPONSES + _escape(engine_id) + path_response(path)[1]
 
 
 def path_model(route: Route, path: bytes) -> tuple[str, str]:
@@ -220,4 +267,6 @@ __all__ = [
     "is_sane_model",
     "models_body",
     "path_model",
+    "path_response",
+    "response_path",
 ]

@@ -78,7 +78,7 @@ class VirtualModels:
     Raises ``ConfigError`` when built with a hook that cannot be imported.
     """
 
-    __slots__ = ("_ladders", "_paths", "_rules", "hook_errors")
+    __slots__ = ("_ladders", "_leads_to", "_paths", "_rules", "hook_errors")
 
     def __init__(
         self, sections: Sequence[VirtualSection], models: Collection[str] = _NO_MODELS
@@ -93,6 +93,10 @@ class VirtualModels:
                 self._ladders[section.name] = ladder.ladder[0]
         for name in self._ladders:
             self._paths[name] = self._path(name, "a ladder")
+        self._leads_to = {
+            section.name: frozenset(model for _, model in section.leads_to())
+            for section in sections
+        }
         targets = frozenset(models) | frozenset(self._ladders)
         for index, section in enumerate(sections):
             rules = []
@@ -106,6 +110,14 @@ class VirtualModels:
 
     def __contains__(self, name: str) -> bool:
         return name in self._paths or name in self._rules
+
+    def leads_to(self, name: str, model: str) -> bool:
+        """Whether the rules or the ladder of a virtual name may lead to this model.
+
+        What a hook may name besides is not known.
+        """
+        found = self._leads_to.get(name, _NO_MODELS)
+        return model in found or any(model in self._leads_to.get(one, _NO_MODELS) for one in found)
 
     def resolve(self, name: str, facts: RequestFacts) -> ModelPath | None:
         """Return how a request for this virtual name is served: by the first rule that matches.

@@ -95,6 +95,12 @@ class AttemptOwner(ObservedRequest, Protocol):
         They are sent if other replicas said nothing either.
         """
 
+    def with_our_ids(self, text: bytes, ids: tuple[str, ...], replica_id: str) -> bytes:
+        """Return JSON of a replica with the engine's ids of kept answers replaced by the client's.
+
+        In those ids the replica is named: see ``api.response_ids``.
+        """
+
     def show(self, attempt: "Attempt", content_type: bytes) -> None:
         """Send the head of the client's response, if none was sent; writes no content."""
 
@@ -217,13 +223,20 @@ class Attempt(ABC):
 
     def _refused(self) -> None:
         status, body = self.status, b"".join(self._pieces)
+        proxied, dialect = self.proxied, self.target.dialect
+        flow, canary_paths = proxied.flow, proxied.port.settings.canary_paths
         kind = kind_of_error_status(
             status,
             retry_after=self._retry_after_s > 0,
-            says_busy=self.target.dialect.says_busy(status, body),
+            says_busy=dialect.says_busy(status, body),
+            serves_path=flow is None
+            or flow.expects_path(
+                proxied.serial, self.number, canary_paths.get(self.target.model, "")
+            )
+            or dialect.says_no_model(status, body),
         )
         if kind is Kind.BAD_REQUEST:
-            self.proxied.refusal = (status, body)
+            proxied.refusal = (status, body)
         self.end(kind, retry_after_s=self._retry_after_s)
 
     # --- what the flow is told -------------------------------------------------------------------
@@ -251,6 +264,7 @@ class Attempt(ABC):
         proxied.forget(self)
         event = Ended(proxied.serial, self.number, kind, tokens, self.worst, retry_after_s)
         event.prompt_tokens = self.read_tokens()
+        event.status = self.status
         if kind is None:
             event.finish = proxied.finish_reason or ""
             event.measured = self.measured()
@@ -425,6 +439,8 @@ class WholeAttempt(Attempt):
             kind = kind_of_status(answer.error_code or 500, retry_after=False)
             self.end(Kind.SERVER_ERROR if kind is None else kind)
             return
+        if answer.response_ids:
+            body = proxied.with_our_ids(body, answer.response_ids, self.replica_id)
         proxied.take_answer(body, answer, self._content_type)
         spoken = answer.completion_tokens
         rejected = kind_of_whole_answer(

@@ -42,6 +42,7 @@ from holdfast.gateway.api.continuation import (
 from holdfast.gateway.api.degradation import capped, may_cap, may_degrade, needs_of
 from holdfast.gateway.api.engine_body import upstream_body
 from holdfast.gateway.api.errors import ApiError
+from holdfast.gateway.api.response_ids import KeptResponse, ResponseIds
 from holdfast.gateway.api.routes import Api, Route
 from holdfast.gateway.api.virtual_models import ModelPath, RequestFacts, is_json
 from holdfast.gateway.http.interfaces import Exchange
@@ -63,6 +64,12 @@ _COMMENT: Final = b": waiting for the model\n\n"
 _COMMENT_READY: Final = b": waiting for the model, which may be ready in %d s\n\n"
 _LAST: Final = b"data: [DONE]\n\n"
 _LEFT: Final = frozenset({Kind.CLIENT_GONE, Kind.DEADLINE})  # ends that the flow cannot count
+_RESPONSE: Final = Api.RESPONSE
+_PREVIOUS: Final = "previous_response_id"
+_OTHER_MODEL: Final = (
+    "previous_response_id names an answer of another model. Name the model that gave it, or send"
+    " the whole conversation as input."
+)
 _STREAM_APIS: Final = {Api.CHAT: StreamApi.CHAT, Api.COMPLETIONS: StreamApi.COMPLETIONS}
 
 
@@ -73,7 +80,7 @@ class RequestContext:
     token and the background comparisons.
     """
 
-    __slots__ = ("comparisons", "observer", "port", "ratios", "targets")
+    __slots__ = ("comparisons", "observer", "port", "ratios", "response_ids", "targets")
 
     def __init__(
         self,
@@ -82,12 +89,14 @@ class RequestContext:
         observer: Observer,
         ratios: TokenRatios,
         comparisons: Comparisons,
+        response_ids: ResponseIds,
     ) -> None:
         self.port = port
         self.targets = targets  # by replica; follows the config
         self.observer = observer
         self.ratios = ratios
         self.comparisons = comparisons
+        self.response_ids = response_ids
 
 
 class ProxiedRequest:
@@ -212,8 +221,13 @@ class ProxiedRequest:
                 prefix_blocks=settings.prefix_blocks,
                 headers=exchange.headers,
             )
-            path = _resolve(settings, ask, self.tenant, exchange.headers)
-            degradable = bool(path and path.ladder) and may_degrade(ask, exchange.headers)
+            path, degradable = None, False
+            if ask.api is not Api.RESPONSE:  # its id leads to a model
+                path = _resolve(settings, ask, self.tenant, exchange.headers)
+                degradable = bool(path and path.ladder) and may_degrade(ask, exchange.headers)
+            if ask.response_id:
+                path = self._find_kept(ask, path)
+                degradable = False  # only its holder can answer
             deadly = self.observer.deadly
             if deadly.blocked and deadly.refuses(ask, port.now_ns()):
                 raise errors.blocked()
@@ -228,6 +242,36 @@ class ProxiedRequest:
             if path.checks and ask.stream:
                 self._held = []
         return True
+
+    def _find_kept(self, ask: ParsedRequest, path: ModelPath | None) -> ModelPath | None:
+        """Find the replica that keeps the answer a request is about; return the path to its model.
+
+        Raises ``ApiError`` for an answer that this tenant never got, or that another model gave.
+        """
+        tenant, route = self.tenant, self.route
+        param = None if route.api is _RESPONSE else _PREVIOUS
+        kept = self._context.response_ids.read(ask.response_id, tenant.name)
+        if kept is None:
+            raise errors.unknown_response(param)
+        target = self._context.targets.get(kept.replica_id)
+        if target is None:
+            raise errors.from_code(404, "response_lost", "")
+        ask.kept = kept
+        if param is None:
+            if b"stream=true" in self.exchange.query:
+                raise errors.invalid("stream is not supported here; leave it out.", "stream")
+            ask.model = target.model
+            return None
+        if path is None:
+            leads = ask.model == target.model
+        else:
+            leads = self.port.settings.virtual.leads_to(ask.model, target.model)
+        if not leads:
+            raise errors.invalid(_OTHER_MODEL, param)
+        ask.keep_to(kept.engine_id)
+        if path is None:
+            return None
+        return ModelPath(target.model, (), None, "the conversation began with it", "")
 
     def list_models(self) -> None:
         """Answer with the list of models that this tenant may use, or with the one in the path.
@@ -283,6 +327,9 @@ class ProxiedRequest:
             request.needs, request.cappable = needs_of(ask), may_cap(ask)
         request.stores = ask.stores
         request.content = ask.body
+        request.path = self.route.task
+        if ask.kept is not None:
+            request.holder = ask.kept.replica_id
         self.observer.saw_submission(self)
         port.open(self, now, streams=ask.stream)
 
@@ -340,11 +387,15 @@ class ProxiedRequest:
             body = self._body(target)
         self.attempts[action.attempt] = attempt
         attempt.started = attempt.last = self.port.now_ns()
-        path = self.route.upstream_path(target.served_as, ask.version)
+        route = self.route
+        if route.api is _RESPONSE and ask.kept is not None:
+            path = routes.response_path(self.exchange.path, ask.kept.engine_id)
+        else:
+            path = route.upstream_path(target.served_as, ask.version)
         headers = ask.type_line + target.headers + ask.headers
         if self.trace is not None:
             headers += self.trace.line(action.attempt)
-        attempt.call = target.upstream.call(attempt, b"POST", path, headers, body)
+        attempt.call = target.upstream.call(attempt, route.method, path, headers, body)
         if self.slow:
             attempt.pause()
 
@@ -499,6 +550,18 @@ class ProxiedRequest:
         self._answer = (body, answer, content_type)
         if answer.empty:
             self._empties += 1
+
+    def with_our_ids(self, text: bytes, ids: tuple[str, ...], replica_id: str) -> bytes:
+        """Return JSON of a replica with the engine's ids of kept answers replaced by ours.
+
+        A whole string of JSON between quotes is found by its bytes: within another string its
+        quotes would be escaped.
+        """
+        for engine_id in ids:
+            kept = KeptResponse(replica_id, engine_id)
+            name = self._context.response_ids.name(kept, self.tenant.name)
+            text = text.replace(b'"%b"' % engine_id.encode(), b'"%b"' % name.encode())
+        return text
 
     def took_empty(self, events: bytes) -> None:
         """Keep the events of a stream without content.

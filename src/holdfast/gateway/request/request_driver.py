@@ -10,6 +10,7 @@ What one request does is in ``proxied_request``; what the flow decides for it is
 import asyncio
 from collections.abc import Callable
 from random import Random
+from secrets import token_bytes
 
 from holdfast.core.intake.byte_budget import ByteBudget, ByteBudgetConfig
 from holdfast.core.messages import FleetView, Leased, LoadReported, ReplicaHalted
@@ -19,6 +20,7 @@ from holdfast.gateway.api import routes
 from holdfast.gateway.api.bodies import check_coding
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.api.idempotency import HEADER as KEY_HEADER
+from holdfast.gateway.api.response_ids import ResponseIds
 from holdfast.gateway.http.interfaces import Exchange
 from holdfast.gateway.request.batch_relay import BatchRelay, RelayedRequest
 from holdfast.gateway.request.comparisons import Comparisons
@@ -70,7 +72,12 @@ class RequestDriver:
         self._retired: list[KeyedRequests] = []  # of earlier configs, until nobody waits in them
         self.relay: BatchRelay | None = None  # where a batch process runs beside this gateway
         self._context = RequestContext(
-            self.port, self.targets, self.observer, TokenRatios(), self.comparisons
+            self.port,
+            self.targets,
+            self.observer,
+            TokenRatios(),
+            self.comparisons,
+            ResponseIds(token_bytes(32)),  # of this process alone, until control tells the fleet's
         )
 
     @property
@@ -195,6 +202,11 @@ class RequestDriver:
         self.keyed, self._retired = None, []
         ended = [keyed.close() for keyed in every]
         return all(ended)
+
+    def use_secret(self, secret: bytes) -> None:
+        """Take the fleet's secret from control: for requests' fingerprints and responses' ids."""
+        self.observer.deadly.use(secret)
+        self._context.response_ids.use(secret)
 
     def view(self, view: FleetView) -> None:
         """Pass control's new view of the fleet to all flows.

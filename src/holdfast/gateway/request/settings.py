@@ -14,6 +14,7 @@ from holdfast.core.intake.shortages import Shortages
 from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.types import nanos
 from holdfast.engines import Continuation, dialect
+from holdfast.engines.canary_protocol import path_of
 from holdfast.gateway.api.authentication import RunnerDirectory, TenantDirectory
 from holdfast.gateway.api.prompts import BLOCK_ENDS
 from holdfast.gateway.api.routes import Api
@@ -46,6 +47,7 @@ class Settings:
     request_ns: dict[str, int]  # by model: how long a whole request may take
     chat_continued: frozenset[str]  # models whose engine can go on with another's chat answer
     prompt_continued: frozenset[str]  # the same for completions
+    canary_paths: dict[str, str]  # by model: the engine's path that its canaries ask
     comparison: dict[str, ComparingConfig] = field(default_factory=dict)  # models that opted in
     trace_share: float = 0.0  # of requests, that are told as traces
     trace_follow: bool = False  # a caller's own mark decides instead, where it sends one
@@ -90,6 +92,7 @@ def settings_of(file: FleetFile, hot_path: HotPath = FAST, runner_secret: bytes 
         request_ns={m.name: nanos(m.deadlines.request_s) for m in file.models},
         chat_continued=frozenset(chat),
         prompt_continued=frozenset(prompt),
+        canary_paths={m.name: path_of(dialects[m.name], m.canary) for m in file.models},
         comparison={m.name: m.comparison for m in file.models if m.comparison is not None},
         trace_share=file.exporters.trace_share,
         trace_follow=file.exporters.trace_follow,

@@ -399,6 +399,8 @@ class ResponseAttempt(EventAttempt):
             self.fail(Kind.SERVER_ERROR, self.tokens())
             return False
         proxied = self.proxied
+        if event.response_ids:
+            payload = proxied.with_our_ids(payload, event.response_ids, self.replica_id)
         frame = framed(payload, name)
         if self.begun:
             proxied.exchange.write(frame)

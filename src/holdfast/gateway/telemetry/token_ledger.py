@@ -35,6 +35,7 @@ _NO_WORK: Final = frozenset(
         Kind.STALE_SOCKET,
         Kind.OVERLOADED,
         Kind.BAD_REQUEST,
+        Kind.NOT_SERVED,
     }
 )
 

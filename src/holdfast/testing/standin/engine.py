@@ -35,7 +35,14 @@ from holdfast.testing.standin.generation import (
 from holdfast.testing.standin.jobs import Job, Pacer, StreamJob, WholeJob, error_body
 from holdfast.testing.standin.metrics import EngineCounters, EngineState, render
 from holdfast.testing.standin.options import Like, Options
-from holdfast.testing.standin.responses import ResponseObject, plan_response, read_respond
+from holdfast.testing.standin.responses import (
+    KeptResponses,
+    ResponseObject,
+    conversation_of,
+    is_kept_response,
+    plan_response,
+    read_respond,
+)
 from holdfast.testing.standin.tasks import TASKS, WRONG, TaskAnswer, infer
 
 WAITING_MAX: Final = 10_000  # requests in the queue; real ones have no bound, and die of it
@@ -62,6 +69,7 @@ class StandInEngine:
         "_breaking",
         "_die",
         "_factor",
+        "_kept",
         "_mood",
         "_pacer",
         "_parked",
@@ -103,6 +111,7 @@ class StandInEngine:
         self._rng = Random(options.seed)
         self._timer: asyncio.TimerHandle | None = None
         self._ballast: Ballast | None = None
+        self._kept = KeptResponses()
         self.fault: Ailment | None = None
         self._healthy()
 
@@ -122,10 +131,10 @@ class StandInEngine:
 
     def on_request(self, conn: StandInConnection, asked: StandInRequest) -> None:
         """Answer a request at once, or begin a job for it."""
-        if asked.method == b"GET":
+        if asked.method == b"GET" and not is_kept_response(asked.path):
             self._tell(conn, asked.path)
             return
-        if asked.method != b"POST":
+        if asked.method not in (b"GET", b"POST"):
             conn.respond(405, error_body(405, "use GET or POST", "MethodNotAllowed"))
             return
         try:
@@ -137,6 +146,13 @@ class StandInEngine:
 
     def _infer(self, conn: StandInConnection, asked: StandInRequest) -> None:
         make = self._maker(asked.path)
+        if asked.path.decode("latin-1") in self.options.lacks:
+            status = self.options.lacks_status
+            text = "Not Found" if status == 404 else "This server does not support this task"
+            raise RequestRefused(status, text, "NotFoundError")
+        if is_kept_response(asked.path):
+            conn.respond(200, self._kept.tell(asked.method, asked.path))
+            return
         if make is None:
             raise RequestRefused(404, "there is no such path", "NotFoundError")
         account = self.account
@@ -206,8 +222,10 @@ class StandInEngine:
     def _response(self, conn: StandInConnection, asked: StandInRequest) -> Job | None:
         body = read_respond(asked.body)
         self._known(body.model)
-        plan = plan_response(body, self.options, self._mood)
-        answer = ResponseObject(body, plan)
+        messages = conversation_of(body, self._kept)
+        plan = plan_response(body, messages, self.options, self._mood)
+        answer = ResponseObject(body, messages, plan)
+        self._kept.keep(answer)
         if not body.stream:
             return self._whole(conn, plan.prompt_tokens, plan.longest(), answer.whole())
         return self._stream(conn, plan.prompt_tokens, answer.streamed(), body.max_output_tokens)
@@ -529,6 +547,7 @@ class StandInEngine:
             "kv_used": now.kv_used,
             "connections": len(self.connections),
             "held_bytes": 0 if self._ballast is None else self._ballast.held,
+            "kept": len(self._kept),
             "fault": None if self.fault is None else self.fault.kind,
         }
 

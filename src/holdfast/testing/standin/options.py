@@ -36,6 +36,10 @@ class Options:
     # model whose best tokens are nearly tied, and no fault.
     tied: float = 0.0
     seed: int = 1  # of the chance in flaky and tied
+    # Paths that it does not have: an engine that only chats lacks "/v1/embeddings". The status is
+    # 404 as of a server without the path, or 501 as of one that was not started for the task.
+    lacks: tuple[str, ...] = ()
+    lacks_status: int = 404
 
     def __post_init__(self) -> None:
         named = bool(self.models) and all(self.models)

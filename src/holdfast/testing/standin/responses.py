@@ -4,6 +4,7 @@ Every event carries a number, so nothing can be rendered ahead but the marks aro
 the path that is measured.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from time import time
 from typing import Any, Final
@@ -32,8 +33,12 @@ class Respond(msgspec.Struct):
     instructions: str | None = None
     stream: bool | None = False
     max_output_tokens: int | None = None
+    store: bool | None = True
+    previous_response_id: str | None = None
 
 
+KEPT_MAX: Final = 4_096  # responses that are kept, the eldest goes first; vLLM has no bound
+_PATH: Final = b"/v1/responses/"
 _READER: Final = msgspec.json.Decoder(Respond)
 
 
@@ -48,9 +53,59 @@ def read_respond(body: bytes) -> Respond:
     return asked
 
 
-def plan_response(asked: Respond, options: Options, mood: AnswerStyle) -> AnswerPlan:
-    """Compute the answer: the same words as for a chat with these messages."""
+class KeptResponses:
+    """The responses that this process keeps in its memory, as vLLM and SGLang do; nobody else's."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[list[ChatMessage], bytes]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def conversation(self, response_id: str) -> list[ChatMessage]:
+        """The turns up to this response; refuses what is not kept here."""
+        return self._find(response_id)[0]
+
+    def keep(self, answer: "ResponseObject") -> None:
+        """Keep a response with its conversation, if it is to be stored."""
+        if answer.asked.store is False:
+            return
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.popitem(last=False)
+        turn = ChatMessage("assistant", answer.text())
+        self._kept[answer.id] = ([*answer.messages, turn], answer.whole())
+
+    def tell(self, method: bytes, path: bytes) -> bytes:
+        """Answer ``GET /v1/responses/{id}`` and ``POST /v1/responses/{id}/cancel``."""
+        name = path.removeprefix(_PATH).decode("latin-1")
+        if method == b"GET" and "/" not in name:
+            return self._find(name)[1]
+        if method == b"POST" and name.endswith("/cancel"):
+            self._find(name.removesuffix("/cancel"))
+            text = "Cannot cancel a synchronous response."
+            raise RequestRefused(400, text, "invalid_request_error")
+        raise RequestRefused(404, "Not Found", "NotFoundError")
+
+    def _find(self, response_id: str) -> tuple[list[ChatMessage], bytes]:
+        kept = self._kept.get(response_id)
+        if kept is None:
+            text = f"Response with id '{response_id}' not found."
+            raise RequestRefused(404, text, "invalid_request_error", "response_id")
+        return kept
+
+
+def is_kept_response(path: bytes) -> bool:
+    """Whether a path is that of a response that may be kept."""
+    return path.startswith(_PATH)
+
+
+def conversation_of(asked: Respond, kept: KeptResponses) -> list[ChatMessage]:
+    """The messages that a request amounts to, with those of the response that it continues."""
     messages = [ChatMessage("system", asked.instructions)] if asked.instructions else []
+    if asked.previous_response_id:
+        messages += kept.conversation(asked.previous_response_id)
     if isinstance(asked.input, str):
         messages.append(ChatMessage("user", asked.input))
     else:
@@ -60,6 +115,13 @@ def plan_response(asked: Respond, options: Options, mood: AnswerStyle) -> Answer
                     400, "an item of input is no object", "BadRequestError", "input"
                 )
             messages.append(ChatMessage(str(item.get("role", "")), item.get("content")))
+    return messages
+
+
+def plan_response(
+    asked: Respond, messages: list[ChatMessage], options: Options, mood: AnswerStyle
+) -> AnswerPlan:
+    """Compute the answer: the same words as for a chat with these messages."""
     chat = Generate(asked.model, messages, max_tokens=asked.max_output_tokens)
     return plan_chat(chat, options, mood)
 
@@ -67,12 +129,13 @@ def plan_response(asked: Respond, options: Options, mood: AnswerStyle) -> Answer
 class ResponseObject:
     """Builds one response object in all its stages."""
 
-    __slots__ = ("_asked", "_created", "_id", "_item", "_number", "_plan")
+    __slots__ = ("_created", "_item", "_number", "_plan", "asked", "id", "messages")
 
-    def __init__(self, asked: Respond, plan: AnswerPlan) -> None:
-        self._asked = asked
+    def __init__(self, asked: Respond, messages: list[ChatMessage], plan: AnswerPlan) -> None:
+        self.asked = asked
+        self.messages = messages
         self._plan = plan
-        self._id = new_id("resp").decode()
+        self.id = new_id("resp").decode()
         self._item = new_id("msg").decode()
         self._created = int(time())
         self._number = 0
@@ -91,7 +154,7 @@ class ResponseObject:
             ]
         )
         pieces = list(self._deltas())
-        text = self._text()
+        text = self.text()
         closing = b"".join(
             [
                 self._event("output_text.done", **self._place(), text=text),
@@ -116,7 +179,8 @@ class ResponseObject:
     def _place(self) -> dict[str, Any]:
         return {"item_id": self._item, "output_index": 0, "content_index": 0}
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """The whole text of the answer."""
         return "".join(self._plan.choices[0].tokens)
 
     @staticmethod
@@ -145,13 +209,14 @@ class ResponseObject:
         cut = self._plan.choices[0].finish == "length"
         ended = "incomplete" if cut else "completed"
         return {
-            "id": self._id,
+            "id": self.id,
             "object": "response",
             "created_at": self._created,
-            "model": self._asked.model,
+            "model": self.asked.model,
+            "previous_response_id": self.asked.previous_response_id,
             "status": ended if done else "in_progress",
             "incomplete_details": {"reason": "max_output_tokens"} if cut and done else None,
-            "output": [self._message(self._text())] if done else [],
+            "output": [self._message(self.text())] if done else [],
             "parallel_tool_calls": False,
             "tool_choice": "auto",
             "tools": [],
@@ -159,4 +224,12 @@ class ResponseObject:
         }
 
 
-__all__ = ["Respond", "ResponseObject", "plan_response", "read_respond"]
+__all__ = [
+    "KeptResponses",
+    "Respond",
+    "ResponseObject",
+    "conversation_of",
+    "is_kept_response",
+    "plan_response",
+    "read_respond",
+]

@@ -120,6 +120,33 @@ def test_what_passes_without_waiting_is_counted_when_others_do_wait():
     assert drain(waiting) == ["a", "c", "b"]
 
 
+def test_who_may_not_be_sent_now_keeps_its_place_and_holds_nobody_up():
+    waiting = queue()
+    put(waiting, ask(1), ask(2), ask(3, tenant="b"), ask(4, tenant="b"), ask(5, priority=BATCH))
+
+    def popped(*unfit):
+        request = waiting.pop(0, lambda one, _now: one.id not in unfit)
+        return None if request is None else request.id
+
+    assert popped(1, 2, 3) == 4
+    assert popped(1, 2, 3) == 5  # of the other class, before nobody
+    assert popped(1, 2, 3) is None
+    assert len(waiting) == 3
+    assert [popped(), popped(), popped(), popped()] == [1, 2, 3, None]  # in fair order, as before
+    put(waiting, ask(6), now=0)
+    assert waiting.pop(31 * SECOND, lambda *_: True) is None
+    assert [request.id for request, _ in waiting.expire(31 * SECOND)] == [6]
+
+
+def test_the_tenant_that_was_served_least_goes_first_among_those_that_may_be_sent():
+    waiting = queue()
+    waiting.charge_output("a", 1_000)
+    put(waiting, ask(1, tenant="a"), ask(2, tenant="a"), ask(3, tenant="b"), ask(4, tenant="b"))
+    waiting.charge_output("a", 1_000)
+    assert waiting.pop(0, lambda one, _now: one.id in {2, 4}).id == 4
+    assert waiting.pop(0, lambda one, _now: one.id == 2).id == 2
+
+
 def test_batch_gets_its_share_while_both_wait_exactly():
     waiting = queue(batch_share=0.05)
     put(waiting, *(ask(f"i{n}") for n in range(200)))

@@ -4,7 +4,7 @@ import pytest
 from flow_stage import START, Gateway, all_of, events, lane, last, only, out, view
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Abort, Dispatch, Finish, ReplicaHalted, Report
+from holdfast.core.messages import Abort, Dispatch, Ended, Finish, ReplicaHalted, Report
 from holdfast.core.request.admission.queue import QueueConfig
 from holdfast.core.request.ladders.degrade import DegradeConfig, Dimension
 from holdfast.core.types import MILLISECOND, SECOND, Halt, nanos
@@ -199,6 +199,16 @@ def test_a_request_that_only_the_smaller_model_refuses_goes_back_and_waits():
     (_, dispatch) = gateway.end("first")
     assert (dispatch.request.id, dispatch.model) == ("q1", "big")
     assert only(gateway.end("q1", attempt=1), Finish).status == 200
+
+
+def test_a_path_that_only_the_smaller_model_lacks_is_asked_of_the_larger_one():
+    gateway = gateway_with(big(), SMALL, patience_s=1.0)
+    only(ask(gateway, "first"), Dispatch)
+    ask(gateway, path="/v1/responses")
+    only(all_of(gateway.wait(1.1), Dispatch), Dispatch)
+    assert gateway.tell(Ended("q1", 0, Kind.NOT_SERVED, status=404)) == []
+    (_, dispatch) = gateway.end("first")
+    assert (dispatch.request.id, dispatch.model) == ("q1", "big")
 
 
 def test_failures_of_one_model_are_not_laid_to_the_request_by_the_word_of_another():

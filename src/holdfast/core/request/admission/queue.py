@@ -12,6 +12,7 @@ Rejected: one queue per replica; work waits behind a slow one while another is i
 unbounded queue with timeouts; memory grows with the outage, and all wait the full time in vain.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -178,23 +179,39 @@ class FairQueue:
         self._add(queues, entry, None if ready else wait)
         return Offer(None, tuple(dropped)) if dropped else _ACCEPTED
 
-    def pop(self, now: int) -> Request | None:
+    def pop(self, now: int, fits: Callable[[Request, int], bool] | None = None) -> Request | None:
         """Remove and return the next request, and charge its tenant for the prompt.
 
         ``None`` if none waits; requests whose wait is over are never returned. Call it only when a
-        replica is ready: it ends waits for a first one.
+        replica is ready: it ends waits for a first one. ``fits``: whether a request may be sent
+        now; one that may not keeps its place, and the next that may goes before it.
         """
         if self._expiries and self._expiries[0][0] <= now:
             self._retire(now)
         self._ready_sequence = self._sequence
         if (queues := self._next_class()) is None:
             return None
-        entry = queues.first()
+        entry: QueueEntry | None = queues.first()
+        if fits is not None and entry is not None and not fits(entry.request, now):
+            entry = self._next_that_fits(queues, fits, now)
+        if entry is None:
+            return None
         request = entry.request
         self._take(entry)
         cost = (request.prompt_tokens or 1) * self.config.input_weight  # unknown: still take turns
-        queues.counters.charge(request.tenant, cost)
+        self._classes[request.priority].counters.charge(request.tenant, cost)
         return request
+
+    def _next_that_fits(
+        self, queues: TenantQueues, fits: Callable[[Request, int], bool], now: int
+    ) -> QueueEntry | None:
+        """The first entry in fair order that may be sent now, of this class, else of the other."""
+        for each in (queues, *(one for one in self._classes if one is not queues)):
+            for tenant in sorted(each.tenants, key=each.counters.value):
+                for entry in each.tenants[tenant].values():
+                    if fits(entry.request, now):
+                        return entry
+        return None
 
     def expire(self, now: int) -> list[tuple[Request, Refusal]]:
         """Remove the requests that waited too long; return each with its refusal."""

@@ -235,7 +235,8 @@ class Degrader:
         None for a request of another ladder, and for batch requests where these can wait.
         """
         asked = self._index.get(request.model)
-        if asked is None or not request.degradable or self._can_wait(request):
+        bound = request.holder or not request.degradable
+        if asked is None or bound or self._can_wait(request):
             return ()
         return self.config.ladder[asked + 1 :]
 
