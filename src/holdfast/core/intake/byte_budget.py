@@ -108,6 +108,25 @@ class ByteAccount:
         budget.held -= size
 
 
+class HeldBody:
+    """One request and its body as an account counts them, for whoever holds the body longest.
+
+    It may be passed on, from the client's exchange to an execution that goes on without its client.
+    """
+
+    __slots__ = ("_account", "_size")
+
+    def __init__(self, account: ByteAccount | None, size: int) -> None:
+        self._account = account  # None: nobody counts it, or it has ended
+        self._size = size
+
+    def end(self) -> None:
+        """Take the request and its bytes back from the account; once, a second call is ignored."""
+        account, self._account = self._account, None
+        if account is not None:
+            account.end(self._size)
+
+
 class ByteBudget:
     """The bytes and requests that one gateway process holds now, their bounds, tenants' accounts.
 
@@ -171,4 +190,4 @@ class ByteBudget:
         return self.held > self.bytes_max
 
 
-__all__ = ["BudgetShortage", "ByteAccount", "ByteBudget", "ByteBudgetConfig"]
+__all__ = ["BudgetShortage", "ByteAccount", "ByteBudget", "ByteBudgetConfig", "HeldBody"]
