@@ -222,7 +222,7 @@ class KeyedRequests:
         Its callers ask anew.
         """
         self._count("fenced")
-        self._break_off(answer)
+        self._break_off(answer, left=False)
         self.move(answer)
 
     def is_wanted(self, keys: Sequence[tuple[KeyName, str]]) -> None:
@@ -355,7 +355,7 @@ class KeyedRequests:
         own = caller.answer
         self.refuse(caller, api.unavailable())
         if isinstance(own, RecordedAnswer) and _is_alone(own):
-            self._abandon(own)
+            self._abandon(own, left=False)
         return True
 
     def _let_go(self, holder: KeyedCaller | RecordedAnswer) -> None:
@@ -365,10 +365,10 @@ class KeyedRequests:
             held.end()
             self._places.give_back(holder.name.tenant)
 
-    def _break_off(self, answer: RecordedAnswer) -> None:
+    def _break_off(self, answer: RecordedAnswer, *, left: bool) -> None:
         """End an execution without an answer; its callers are not told."""
         self.answers.drop(answer)
-        answer.break_off()
+        answer.break_off(left=left)
         self._let_go(answer)
 
     def _count(self, result: str) -> None:
@@ -415,10 +415,13 @@ class KeyedRequests:
                     caller.comment()
         self.thread.hold(runs=bool(self.answers.running), holds=self.answers.any)
 
-    def _abandon(self, answer: RecordedAnswer) -> None:
-        """Break an execution off that nobody waits for; its key is free again."""
+    def _abandon(self, answer: RecordedAnswer, *, left: bool = True) -> None:
+        """Break an execution off that nobody waits for; its key is free again.
+
+        ``left``: its clients left; else its last one was ended here.
+        """
         self._count("abandoned")
-        self._break_off(answer)
+        self._break_off(answer, left=left)
         self._stored.release(answer.name, answer.execution)
 
     def cut(self) -> None:

@@ -242,12 +242,15 @@ class RecordedAnswer(SharedAnswer):
         self.headers = {}
         self._home.ended(self)
 
-    def break_off(self) -> None:
-        """End the execution without an answer; its callers are not told."""
+    def break_off(self, *, left: bool) -> None:
+        """End the execution without an answer; its callers are not told.
+
+        ``left``: because its clients left, so that their tenant pays for what was made of it.
+        """
         listener, self.listener = self.listener, None
         self.ended = True
-        if listener is not None:
-            listener.on_client_gone()
+        if isinstance(listener, ProxiedRequest):
+            listener.on_client_gone(by_itself=left)
 
     # --- an answer that is not kept --------------------------------------------------------------
 
