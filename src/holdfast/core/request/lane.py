@@ -14,8 +14,8 @@ from holdfast.core.failure import Kind, Outcome
 from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report, ReportCode, Tally
 from holdfast.core.request import routing
 from holdfast.core.request.active_request import ActiveRequest, Attempt
-from holdfast.core.request.admission.answer_pace import AnswerPace
 from holdfast.core.request.admission.fairness import TokenCounters
+from holdfast.core.request.admission.generation_pace import GenerationPace
 from holdfast.core.request.admission.limit import GradientLimit, LimitConfig
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.breaker import TRIAL, Breaker, BreakerChange, BreakerConfig, BreakerState
@@ -124,7 +124,7 @@ class Lane:
             config.deadlines.for_answers(), answers=True, reading=self.deadlines.reading
         )
         self.long_prompts = LongPrompts(self.deadlines.reading)
-        self.pace = AnswerPace()  # learned only where somebody has a quota
+        self.pace = GenerationPace()  # learned only where somebody has a quota
         slo = config.slo_first_token_s
         self._slo = nanos(slo) if slo is not None else 1 << 62
         self._first = self._first_late = 0  # first tokens since the last reading, and late ones

@@ -17,7 +17,7 @@ _TOKENS_MIN: Final = 16  # of one choice: a shorter answer took as long as its p
 _UNKNOWN: Final = 30.0 / SECOND  # until then: engines make 20 to 100 tokens a second for one answer
 
 
-class AnswerPace:
+class GenerationPace:
     """The usual tokens per time of one model's answers, learned from those that were complete."""
 
     __slots__ = ("_pace",)
@@ -40,4 +40,4 @@ class AnswerPace:
         return (min(tokens, max_tokens) if max_tokens else tokens) * choices
 
 
-__all__ = ["AnswerPace"]
+__all__ = ["GenerationPace"]
