@@ -104,6 +104,7 @@ def _complete(what: str, found: Iterable[str], said: Iterable[str]) -> None:
 
 # Errors that are raised before the flow sees a request, by code.
 _EARLY: Final = {
+    "body_timeout": "an upload came too slowly: 32 KB a second beyond its first minute is enough",
     "batches_unavailable": "the process of files and batches restarts, or has too many at once",
     "expired_api_key": "the key is known, and its `expires` has passed",
     "weak_api_key": "the key is known, and has fewer than 8 characters",

@@ -149,9 +149,13 @@ class ReplicaHalted:
 
 @dataclass(slots=True)
 class ClientGone:
-    """Event for a gateway's flow: the client closed its connection, so its answer is not needed."""
+    """Event for a gateway's flow: the client closed its connection, so its answer is not needed.
+
+    ``generates``: the client left by itself while tokens were made for it, which it pays for.
+    """
 
     request_id: RequestId
+    generates: bool = False
 
 
 @dataclass(slots=True)

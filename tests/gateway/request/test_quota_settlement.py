@@ -20,6 +20,7 @@ class CountingEngine:
         self.usage = {"prompt_tokens": prompt, "completion_tokens": completion}
         self.hangs = False  # a stream stops after some words, without an end
         self.cuts = 0  # streams that break off amid the answer
+        self.takes_s = 0.0  # for a whole answer
 
     async def __call__(self, reader, writer):
         try:
@@ -36,6 +37,7 @@ class CountingEngine:
     async def _whole(self, writer):
         choice = {"index": 0, "message": {"content": "Hello."}, "finish_reason": "stop"}
         body = orjson.dumps({"choices": [choice], "usage": self.usage})
+        await asyncio.sleep(self.takes_s)
         head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         writer.write(head % len(body) + body)
         await writer.drain()
@@ -87,9 +89,10 @@ async def post(gateway, until: bytes = b"", **more) -> bytes:
         b"authorization: Bearer %b\r\ncontent-type: application/json\r\n"
         b"content-length: %d\r\n\r\n%b" % (KEY.encode(), len(body), body)
     )
-    answer = await (reader.readuntil(until) if until else reader.read())
-    writer.close()
-    return answer
+    try:
+        return await (reader.readuntil(until) if until else reader.read())
+    finally:
+        writer.close()
 
 
 def charged(gateway) -> float:
@@ -168,3 +171,34 @@ def test_who_leaves_amid_a_stream_is_charged_for_what_came(live):
 
     # Nobody counted them: fifty words are one or two tokens each.
     check(live, engine, act, 112, within=50)
+
+
+def test_who_leaves_a_whole_answer_is_charged_for_the_time_in_which_it_was_made(live):
+    engine = CountingEngine(1_000, 200)
+    engine.takes_s = 0.4
+
+    async def act(gateway):
+        await post(gateway)
+        engine.takes_s = 4.0
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(post(gateway, until=b"HTTP"), 0.4)
+        await gateway.until(lambda: not gateway.driver.port.requests)
+
+    # 200 tokens in 0.4 s before, and so many again; its prompt is an estimate of some ten tokens.
+    check(live, engine, act, 1_200 + 215, within=60)
+
+
+@pytest.mark.parametrize(("allowed", "most"), [(50, 60), (0, 500)])
+def test_who_leaves_a_whole_answer_pays_for_no_more_than_it_asked_for(live, allowed, most):
+    engine = CountingEngine(1_000, 2_000)
+    engine.takes_s = 0.4
+
+    async def act(gateway):
+        await post(gateway)
+        engine.takes_s = 4.0
+        more = {"max_tokens": allowed} if allowed else {}
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(post(gateway, until=b"HTTP", **more), 0.08)
+        await gateway.until(lambda: not gateway.driver.port.requests)
+
+    check(live, engine, act, 3_000 + most, within=most - 30)

@@ -49,7 +49,7 @@ class ByteBudgetConfig:
 class ByteAccount:
     """What one tenant holds now in one gateway process: requests under way and their bytes.
 
-    ``admit``, ``begin`` and ``end`` change it and the process's ``ByteBudget`` together.
+    ``admit``, ``begin``, ``end`` and ``keep`` change it and the process's ``ByteBudget`` together.
     """
 
     __slots__ = ("budget", "bytes", "requests")
@@ -106,6 +106,36 @@ class ByteAccount:
         self.bytes -= size
         budget.requests -= 1
         budget.held -= size
+
+    def keep(self, size: int) -> None:
+        """Count so many bytes more of answers that are not read; fewer, if it is below 0."""
+        self.bytes += size
+        self.budget.held += size
+
+    @property
+    def holds_too_much(self) -> bool:
+        """Whether the tenant is above its share, by answers that are not read; stops none."""
+        budget = self.budget
+        return budget.shared and self.bytes > budget.tenant_bytes_max
+
+
+class HeldBody:
+    """One request and its body as an account counts them, for whoever holds the body longest.
+
+    It may be passed on, from the client's exchange to an execution that goes on without its client.
+    """
+
+    __slots__ = ("_account", "_size")
+
+    def __init__(self, account: ByteAccount | None, size: int) -> None:
+        self._account = account  # None: nobody counts it, or it has ended
+        self._size = size
+
+    def end(self) -> None:
+        """Take the request and its bytes back from the account; once, a second call is ignored."""
+        account, self._account = self._account, None
+        if account is not None:
+            account.end(self._size)
 
 
 class ByteBudget:
@@ -170,5 +200,11 @@ class ByteBudget:
         """Whether bytes of bodies and unread answers in this process are above their bound."""
         return self.held > self.bytes_max
 
+    def debtors(self) -> "list[ByteAccount]":
+        """The accounts above their share; nobody is while all together hold less than one may."""
+        if self.held <= self.tenant_bytes_max:
+            return []
+        return [account for account in self.accounts.values() if account.holds_too_much]
 
-__all__ = ["BudgetShortage", "ByteAccount", "ByteBudget", "ByteBudgetConfig"]
+
+__all__ = ["BudgetShortage", "ByteAccount", "ByteBudget", "ByteBudgetConfig", "HeldBody"]

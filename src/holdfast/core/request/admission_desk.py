@@ -148,6 +148,8 @@ class AdmissionDesk:
         self._wheel.drop(active)
         request = active.request
         del self.requests[request.id]
+        if active.charges:
+            request.content = b""  # failures are settled later, and have its digest
         if active.reservation is not None:
             quota = self._quotas[request.tenant]
             if active.attempts:

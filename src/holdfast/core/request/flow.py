@@ -463,6 +463,8 @@ class Flow:
         candidate.answered(tokens, event.finish, event.measured)
         active.shown_tokens += tokens
         active.read_tokens = event.prompt_tokens
+        if self._metered:
+            lane.pace.observe(tokens, request.choices, now - attempt.started)
         lane.queue.charge_output(request.tenant, tokens, request.priority)
         actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
         if lane.queue.held:
@@ -563,6 +565,8 @@ class Flow:
                 self._abort_all(active, lane, active.live, Kind.SUPERSEDED, actions, now)
             if not active.shown_tokens:  # of a continued one this is a part, and says nothing
                 candidate.answered(event.tokens, event.finish, event.measured)
+                if self._metered:
+                    lane.pace.observe(event.tokens, request.choices, now - attempt.started)
             active.shown_tokens += event.tokens
             actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
         elif kind is Kind.NOT_SERVED:
@@ -885,7 +889,11 @@ class Flow:
     # --- the client leaves; control and engines report --------------------------------------------
 
     def _on_client_gone(self, event: ClientGone, now: int) -> list[FlowAction]:
-        """Abort the attempts of a request whose client has left, and finish it."""
+        """Abort the attempts of a request whose client has left, and finish it.
+
+        An answer in one piece is charged for the time in which it was made; of a stream the driver
+        knows what was sent.
+        """
         active = self._requests.get(event.request_id)
         if active is None:
             return []
@@ -893,6 +901,11 @@ class Flow:
         actions: list[FlowAction] = []
         if active.phase is RequestPhase.QUEUED:
             lane.queue.remove(active.request.id)
+        request = active.request
+        if event.generates and request.whole and active.live:
+            since = min(attempt.started for attempt in active.live)
+            tokens = lane.pace.made(now - since, request.choices, request.max_tokens)
+            active.shown_tokens += tokens
         for attempt in active.live:
             if lane.is_overdue(active, attempt, now):
                 doubt = lane.doubt(attempt.candidate, "a client gave up after a long wait", now)

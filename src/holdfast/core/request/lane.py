@@ -15,6 +15,7 @@ from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report,
 from holdfast.core.request import routing
 from holdfast.core.request.active_request import ActiveRequest, Attempt
 from holdfast.core.request.admission.fairness import TokenCounters
+from holdfast.core.request.admission.generation_pace import GenerationPace
 from holdfast.core.request.admission.limit import GradientLimit, LimitConfig
 from holdfast.core.request.admission.queue import FairQueue, QueueConfig
 from holdfast.core.request.breaker import TRIAL, Breaker, BreakerChange, BreakerConfig, BreakerState
@@ -100,6 +101,7 @@ class Lane:
         "deadlines",
         "long_prompts",
         "model",
+        "pace",
         "pool",
         "queue",
         "reports",
@@ -128,6 +130,7 @@ class Lane:
             config.deadlines.for_answers(), answers=True, reading=self.deadlines.reading
         )
         self.long_prompts = LongPrompts(self.deadlines.reading)
+        self.pace = GenerationPace()  # learned only where somebody has a quota
         slo = config.slo_first_token_s
         self._slo = nanos(slo) if slo is not None else 1 << 62
         self._first = self._first_late = 0  # first tokens since the last reading, and late ones

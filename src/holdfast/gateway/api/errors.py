@@ -9,6 +9,7 @@
      │                            405 invalid_request  method_not_allowed
      │                            415 invalid_request  unsupported_media_type
      ├─ the API key is not known  401 invalid_request  invalid_api_key
+     ├─ the client was too slow   408 timeout          body_timeout
      ├─ it asked for too much     429 rate_limit       rate_limit_exceeded,
      │                                                 concurrency_limit_exceeded
      ├─ we have too little        503 overloaded       queue_full, queue_timeout, displaced,

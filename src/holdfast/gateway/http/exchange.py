@@ -8,7 +8,7 @@ an object per request, but a late call could write into the response to the next
 import asyncio
 from typing import Final, Protocol
 
-from holdfast.core.intake.byte_budget import ByteAccount
+from holdfast.core.intake.byte_budget import ByteAccount, HeldBody
 from holdfast.gateway.http import syntax
 from holdfast.gateway.http.interfaces import BodySink, Listener
 from holdfast.gateway.http.loop_turn import LoopTurn
@@ -120,6 +120,11 @@ class ClientExchange:
         """Read the rest of the request's body again; nothing if it is complete."""
         if self.connection is not None and not self.complete:
             self.connection.transport.resume_reading()
+
+    def pass_body_on(self) -> HeldBody:
+        """Return what counts this request and its body; the exchange counts them no more."""
+        holder, self.holder = self.holder, None
+        return HeldBody(holder, self.size)
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a whole response: status, header lines and body; the exchange is then over.

@@ -10,7 +10,7 @@ Everything runs on one event loop; no method here waits.
 from typing import Protocol
 
 from holdfast.core.failure import Kind
-from holdfast.core.intake.byte_budget import ByteAccount
+from holdfast.core.intake.byte_budget import ByteAccount, HeldBody
 
 
 class Listener(Protocol):
@@ -62,6 +62,12 @@ class Exchange(Protocol):
 
     def resume_body(self) -> None:
         """Read the rest of the request from the client again, after ``pause_body``."""
+
+    def pass_body_on(self) -> HeldBody:
+        """Return what counts this request and its body: it is counted until the caller ends it.
+
+        For a body that is held for longer than the exchange lasts. To be called once.
+        """
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Send a whole response and end the exchange.

@@ -32,7 +32,12 @@ from time import monotonic_ns, time
 from typing import Final, cast
 
 from holdfast.config.gateway import HttpConfig
-from holdfast.core.intake.byte_budget import BudgetShortage, ByteBudget, ByteBudgetConfig
+from holdfast.core.intake.byte_budget import (
+    BudgetShortage,
+    ByteAccount,
+    ByteBudget,
+    ByteBudgetConfig,
+)
 from holdfast.core.intake.descriptors import OwnResource, connections_carried, is_scarce
 from holdfast.core.intake.newcomers import AddressCounts, Newcomers, longest_waiting
 from holdfast.core.intake.shortages import Shortages
@@ -67,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
     """One client connection: parses requests and runs one exchange at a time; others wait."""
 
     __slots__ = (
+        "_account",
         "_address",
         "_buffered",
         "_current",
@@ -80,6 +86,7 @@ class ClientConnection(asyncio.Protocol):
         "_received",
         "_unsent",
         "_where",
+        "debtor",
         "served",
         "server",
         "transport",
@@ -100,6 +107,8 @@ class ClientConnection(asyncio.Protocol):
         self._unsent = 0  # when progress was last looked at
         self._received = 0  # bytes of an incomplete body that the budget has counted
         self._buffered = 0  # bytes of answers that are not read, as the budget has counted them
+        self._account: ByteAccount | None = None  # of the last answer that is complete
+        self.debtor: ByteAccount | None = None  # the account that counts what is not read
         self._new = True  # no request head was complete yet
         self._paused = False  # the client does not read
         self._pumping = False
@@ -176,8 +185,7 @@ class ClientConnection(asyncio.Protocol):
         server.connections.discard(self)
         server.newcomers.left(self)
         server.addresses.left(self._address)
-        server.budget.held -= self._buffered
-        self._buffered = 0
+        self._count_unread(0)
         self._forget()
         self._intake.close()
 
@@ -199,21 +207,18 @@ class ClientConnection(asyncio.Protocol):
             return
         server = self.server
         self._paused = True
-        self._unsent = unsent = self.transport.get_write_buffer_size()
+        self._unsent = self.transport.get_write_buffer_size()
         server.slow[self] = server.now_ns()
-        server.budget.held += unsent - self._buffered
-        self._buffered = unsent
+        self._count_unread(self._unsent)
         if self._current is not None and self._current.listener is not None:
             self._current.listener.on_client_slow()
-        if server.budget.holds_too_much:
-            server.drop_slow_readers()
+        server.drop_slow_readers()
 
     def resume_writing(self) -> None:
         """Tell the listener to go on, or begin the next request: the client reads again."""
         self._paused = False
         self.server.slow.pop(self, None)
-        self.server.budget.held -= self._buffered
-        self._buffered = 0
+        self._count_unread(0)
         if self._current is not None and self._current.listener is not None:
             self._current.listener.on_client_ready()
         self._pump()  # the next request, or the rest of a body that was held meanwhile
@@ -320,6 +325,18 @@ class ClientConnection(asyncio.Protocol):
         self.server.budget.received += size - self._received
         self._received = size
 
+    def _count_unread(self, size: int) -> None:
+        """Count so many bytes of answers that are not read, in place of what was counted before."""
+        more = size - self._buffered
+        if not self._buffered:
+            current = self._current
+            self.debtor = self._account if current is None else current.account
+        self._buffered = size
+        if self.debtor is None:
+            self.server.budget.held += more
+        else:
+            self.debtor.keep(more)
+
     def _receive(self, exchange: ClientExchange) -> bool:
         """See to a body that is not here; False when more must come."""
         server = self.server
@@ -408,6 +425,7 @@ class ClientConnection(asyncio.Protocol):
         Called by the exchange; its listener hears nothing more.
         """
         exchange.connection = exchange.listener = self._current = None
+        self._account = exchange.account
         if exchange.holder is not None:
             exchange.holder.end(exchange.size)
         self.served += 1
@@ -446,6 +464,7 @@ class ClientConnection(asyncio.Protocol):
         self.server.slow.pop(self, None)
         self.turn.send(self.transport)
         self._unsent = self.transport.get_write_buffer_size()
+        self._count_unread(self._unsent)
         if linger and self.transport.can_write_eof():
             self._wait(self.server.lingering)
             self.transport.resume_reading()
@@ -467,14 +486,7 @@ class ClientConnection(asyncio.Protocol):
         self.server.slow.pop(self, None)
         self.turn.send(self.transport)
         self.transport.abort()
-
-    def take_buffered(self) -> int:
-        """Return the bytes of unread answers counted for this connection, and reset them to 0.
-
-        The caller must subtract them from the budget.
-        """
-        buffered, self._buffered = self._buffered, 0
-        return buffered
+        self._count_unread(0)
 
     def check_progress(self, table: Waiting, now_ns: int) -> None:
         """Drop and count a client that has not read for too long; called by ``sweep``.
@@ -634,15 +646,29 @@ class Server:
     def drop_slow_readers(self) -> None:
         """Drop clients that do not read, the longest waiting first, until the byte budget is kept.
 
-        Those that moved within the last second stay, so that it may not be enough.
+        First those of tenants above their share, then any. Those that moved within the last second
+        stay, so that it may not be enough.
         """
-        while self.budget.holds_too_much:
-            still = longest_waiting((self.slow, self.closing), self.now_ns(), STILL)
-            if still is None:
-                return
-            self.counters["slow_reader"] += 1
-            still.drop(gone=True)
-            self.budget.held -= still.take_buffered()
+        for account in self.budget.debtors():
+            while account.holds_too_much and self._drop_slowest(account):
+                pass
+        while self.budget.holds_too_much and self._drop_slowest(None):
+            pass
+
+    def _drop_slowest(self, account: ByteAccount | None) -> bool:
+        """Drop the client that has not read for longest, of one account or any; False: none."""
+        tables: tuple[Waiting, ...] = (self.slow, self.closing)
+        if account is not None:
+            tables = tuple(
+                {each: since for each, since in table.items() if each.debtor is account}
+                for table in tables
+            )
+        still = longest_waiting(tables, self.now_ns(), STILL)
+        if still is None:
+            return False
+        self.counters["slow_reader"] += 1
+        still.drop(gone=True)
+        return True
 
     # --- time -----------------------------------------------------------------------------------
 
@@ -669,8 +695,7 @@ class Server:
             late.refuse(syntax.BODY_TIMEOUT)
         for late in _older(self.stalls, now_ns - nanos(config.body_stall_s)):
             late.refuse(syntax.BODY_TIMEOUT)
-        if self.budget.holds_too_much:
-            self.drop_slow_readers()
+        self.drop_slow_readers()
         for late in _older(self.heads, now_ns - nanos(config.header_s)):
             late.refuse(syntax.HEAD_TIMEOUT)
 

@@ -8,6 +8,9 @@ of these requests. The tenant travels in a header that is written here; what a c
 that name is not passed on. Bytes are held in two small buffers, one for each direction; beyond
 them, the side that sends is paused. When the batch process is away the answer is 503 with
 Retry-After, and no other request notices.
+
+Places are few, and tenants share them: where none is free, the tenant that has most gives one up,
+the request that has stood still longest. An upload that comes more slowly than any line is ended.
 """
 
 import asyncio
@@ -16,6 +19,8 @@ from typing import Final, cast
 import structlog
 from httptools import HttpParserError, HttpResponseParser
 
+from holdfast.core.intake.fair_share import FairShare
+from holdfast.core.intake.upload_pace import UploadPace
 from holdfast.gateway.api.authentication import TENANT_HEADER
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.http.interfaces import Exchange
@@ -30,6 +35,8 @@ _PREFIXES: Final = (b"/v1/files", b"/v1/batches")
 _PASSED: Final = (b"content-type", b"content-disposition", b"retry-after", b"x-should-retry")
 _SUCCEEDS: Final = "The batch service of this gateway is not running just now. Try again."
 _BUSY: Final = "Too many uploads and downloads of files at once. Try again later."
+_TOO_SLOW: Final = "The upload came too slowly. Try again over a faster connection."
+_LOOK_S: Final = 1.0  # at least, between two looks at how an upload comes
 
 _log = structlog.get_logger("holdfast.gateway.batch")
 
@@ -40,10 +47,18 @@ class BatchRelay:
     Over a unix socket; at most 64 at once, 16 per tenant.
     """
 
-    def __init__(self, path: str, loop: asyncio.AbstractEventLoop, counters: Counters) -> None:
+    def __init__(
+        self,
+        path: str,
+        loop: asyncio.AbstractEventLoop,
+        counters: Counters,
+        pace: UploadPace | None = None,
+    ) -> None:
         self._path = path
         self.loop = loop
         self.counters = counters
+        self.pace = pace or UploadPace()
+        self._places = FairShare(RELAYED_MAX)
         self.running: dict[RelayedRequest, str] = {}  # with the tenant
         self._away = False  # it did not answer the last time; logged once
 
@@ -57,15 +72,13 @@ class BatchRelay:
 
         Connects in the background. Too many at once are refused with 503, and counted.
         """
-        own = sum(1 for name in self.running.values() if name == tenant)
-        if len(self.running) >= RELAYED_MAX or own >= RELAYED_PER_TENANT_MAX:
-            error = ApiError(
-                503, "overloaded_error", "batches_unavailable", _BUSY, retry_after_s=2.0
-            )
-            refuse(exchange, error, request_id, self.counters)
+        own = self._places.held.get(tenant, 0)
+        if own >= RELAYED_PER_TENANT_MAX or not self._has_place(tenant):
+            refuse(exchange, _unavailable(_BUSY), request_id, self.counters)
             return
         relayed = RelayedRequest(self, exchange, _head(exchange, tenant, request_id), request_id)
         self.running[relayed] = tenant
+        self._places.take(tenant)
         exchange.listener = exchange.sink = relayed
         relayed.connecting = self.loop.create_task(self._connect(relayed))
 
@@ -81,6 +94,23 @@ class BatchRelay:
         else:
             self._away = False
 
+    def _has_place(self, tenant: str) -> bool:
+        """Whether one more request of this tenant may be relayed; another may be ended for it."""
+        places = self._places
+        while not places.fits():
+            loser = places.loser(tenant)
+            if loser == tenant:
+                return False
+            theirs = [relayed for relayed, name in self.running.items() if name == loser]
+            min(theirs, key=lambda relayed: relayed.moved_at).fail(_unavailable(_BUSY))
+        return True
+
+    def forget(self, relayed: "RelayedRequest") -> None:
+        """Give back the place of a request that is over; a second call does nothing."""
+        tenant = self.running.pop(relayed, None)
+        if tenant is not None:
+            self._places.give_back(tenant)
+
     def close(self) -> None:
         """End all relayed requests: with 503, or a broken connection if the answer had begun."""
         for relayed in list(self.running):
@@ -91,7 +121,7 @@ class RelayedRequest(asyncio.Protocol):
     """One client request on its way to the batch process, and its answer on the way back.
 
     Body sink and listener of the client's exchange, and protocol of the socket. Given up after 60 s
-    without a byte.
+    without a byte, and where its upload is slower than ``UploadPace`` allows.
     """
 
     def __init__(
@@ -108,12 +138,18 @@ class RelayedRequest(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.connecting: asyncio.Task[None] | None = None
         self._timer = relay.loop.call_later(SILENT_S, self.away)
+        self.moved_at = self._begun = relay.loop.time()  # when the last byte came, either way
+        self._received = 0  # bytes of the body
+        self._paused_at = 0.0  # since when nothing of it is read, for want of room; 0: it is read
+        self._paused_s = 0.0  # how long that was so before
+        self._look = relay.loop.call_later(relay.pace.grace_s, self._look_at_pace)
 
     # --- from the client ---
 
     def on_body(self, data: bytes) -> None:
         """Send a piece of the request's body on; kept until the socket is connected."""
         if data:
+            self._received += len(data)
             self._alive()
             self._send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
@@ -148,8 +184,8 @@ class RelayedRequest(asyncio.Protocol):
             return
         self._unsent.append(data)
         self._unsent_bytes += len(data)
-        if self._unsent_bytes > _BUFFER_BYTES and self._exchange is not None:
-            self._exchange.pause_body()
+        if self._unsent_bytes > _BUFFER_BYTES:
+            self.pause_writing()
 
     # --- the connection to the batch process ---
 
@@ -163,16 +199,19 @@ class RelayedRequest(asyncio.Protocol):
         own.writelines(self._unsent)
         self._unsent.clear()
         if self._unsent_bytes > _BUFFER_BYTES:
-            self._exchange.resume_body()
+            self.resume_writing()
 
     def pause_writing(self) -> None:
         """Stop reading the upload from the client: the batch process reads too slowly."""
         if self._exchange is not None:
+            self._paused_at = self._paused_at or self._relay.loop.time()
             self._exchange.pause_body()
 
     def resume_writing(self) -> None:
         """Read the upload from the client again."""
         self._alive()
+        self._paused_s += self._paused_now()
+        self._paused_at = 0.0
         if self._exchange is not None:
             self._exchange.resume_body()
 
@@ -224,6 +263,13 @@ class RelayedRequest(asyncio.Protocol):
         The client gets 503 with Retry-After, or a broken connection if its answer had begun.
         Nothing if the answer was complete.
         """
+        self.fail(_unavailable(_SUCCEEDS))
+
+    def fail(self, error: ApiError) -> None:
+        """End the request with an error, or with a broken connection if its answer had begun.
+
+        Nothing if the answer was complete.
+        """
         exchange = self._exchange
         self._close()
         if exchange is None:
@@ -231,21 +277,36 @@ class RelayedRequest(asyncio.Protocol):
         if exchange.started:
             exchange.listener = None
             exchange.abort()
+        else:
+            refuse(exchange, error, self._request_id, self._relay.counters)
+
+    def _look_at_pace(self) -> None:
+        """End an upload that is too slow, else look again when it may be."""
+        if self._ended or self._exchange is None:
             return
-        error = ApiError(
-            503, "overloaded_error", "batches_unavailable", _SUCCEEDS, retry_after_s=2.0
-        )
-        refuse(exchange, error, self._request_id, self._relay.counters)
+        loop, pace = self._relay.loop, self._relay.pace
+        elapsed_s = loop.time() - self._begun - self._paused_s - self._paused_now()
+        left_s = pace.left_s(self._received, elapsed_s)
+        if left_s <= 0:
+            self.fail(ApiError(408, "timeout_error", "body_timeout", _TOO_SLOW))
+        else:
+            self._look = loop.call_later(max(left_s, _LOOK_S), self._look_at_pace)
+
+    def _paused_now(self) -> float:
+        """Seconds since nothing of the body is read, as the batch process has no room for it."""
+        return self._relay.loop.time() - self._paused_at if self._paused_at else 0.0
 
     def _alive(self) -> None:
         self._timer.cancel()
+        self.moved_at = self._relay.loop.time()
         if self._exchange is not None:
             self._timer = self._relay.loop.call_later(SILENT_S, self.away)
 
     def _close(self) -> None:
         self._exchange = None
         self._timer.cancel()
-        self._relay.running.pop(self, None)
+        self._look.cancel()
+        self._relay.forget(self)
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -273,6 +334,10 @@ class _AnswerReader:
 
     def on_message_complete(self) -> None:
         self._relayed.end_answer()
+
+
+def _unavailable(message: str) -> ApiError:
+    return ApiError(503, "overloaded_error", "batches_unavailable", message, retry_after_s=2.0)
 
 
 def _head(exchange: Exchange, tenant: str, request_id: bytes) -> bytes:

@@ -28,7 +28,7 @@ from holdfast.core.request.answer_policy import (
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Request
 from holdfast.gateway.api import errors, routes
-from holdfast.gateway.api.answers import Answer
+from holdfast.gateway.api.answers import Answer, AnswerKind
 from holdfast.gateway.api.authentication import Tenant
 from holdfast.gateway.api.bodies import ParsedRequest, parse
 from holdfast.gateway.api.chunks import StreamApi
@@ -63,6 +63,7 @@ _EVENTS: Final = b"content-type: text/event-stream\r\ncache-control: no-cache\r\
 _COMMENT: Final = b": waiting for the model\n\n"
 _COMMENT_READY: Final = b": waiting for the model, which may be ready in %d s\n\n"
 _LAST: Final = b"data: [DONE]\n\n"
+_GENERATED: Final = frozenset({AnswerKind.CHAT, AnswerKind.COMPLETIONS, AnswerKind.RESPONSES})
 _LEFT: Final = frozenset({Kind.CLIENT_GONE, Kind.DEADLINE})  # ends that the flow cannot count
 _RESPONSE: Final = Api.RESPONSE
 _PREVIOUS: Final = "previous_response_id"
@@ -335,13 +336,14 @@ class ProxiedRequest:
 
     # --- the client, while it waits --------------------------------------------------------------
 
-    def on_client_gone(self) -> None:
+    def on_client_gone(self, *, by_itself: bool = True) -> None:
         """Tell the flow that the client left, so that it cancels all attempts.
 
-        Nothing before ``decide``.
+        Nothing before ``decide``. ``by_itself``: the gateway did not part from it.
         """
         if self.flow is not None:
-            self.port.tell(self.flow, ClientGone(self.serial))
+            generates = by_itself and self.route.answer in _GENERATED
+            self.port.tell(self.flow, ClientGone(self.serial, generates))
 
     def on_client_slow(self) -> None:
         """Stop reading from the replicas that answer, until ``on_client_ready``."""

@@ -1,12 +1,13 @@
 """Requests that are answered, in a stream or in one piece, or whose client leaves."""
 
 import pytest
-from flow_stage import HEDGING, PATIENT, QUICK, Gateway, full, hedging, lane, only, view
+from flow_stage import HEDGING, PATIENT, QUICK, Gateway, full, hedging, lane, last, only, view
 
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Answered, Dispatch, Finish
 from holdfast.core.request.deadlines import DeadlineConfig
 from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import SECOND, nanos
 
 # --- the plain case -------------------------------------------------------------------------------
@@ -184,3 +185,12 @@ def test_a_client_that_leaves_during_a_backoff_is_not_tried_again():
     gateway.end(kind=Kind.RESET)
     assert only(gateway.gone(), Finish).attempts == 1
     assert gateway.wait(1.0) == []
+
+
+def test_a_failure_that_is_not_settled_yet_does_not_hold_the_body_of_its_request():
+    gateway = Gateway("r1", retry=RetryConfig(attempts=1))
+    only(gateway.arrive(content=b"a body"), Dispatch)
+    last(gateway.after(0.1).end(kind=Kind.SERVER_ERROR), Finish)
+    (charge,) = gateway.flow.lanes["m"]._ledger._charges
+    assert charge.active.request.content == b""
+    assert charge.failure.body is not None

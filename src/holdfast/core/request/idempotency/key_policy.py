@@ -57,8 +57,8 @@ class IdempotencyConfig:
     bytes_max: int = 1 << 30  # of answers in the store; beyond it they are not kept
     tenant_bytes_max: int = 256 << 20  # the same, of one tenant
     answer_bytes_max: int = 4 << 20  # of one answer: 1 M tokens of text; larger ones are not kept
-    memory_bytes_max: int = 64 << 20  # of answers in one gateway process; the oldest go first
-    waiting_max: int = 4_096  # callers with a key at once in one process; further ones get 503
+    memory_bytes_max: int = 64 << 20  # of answers in one process; who holds most loses first
+    waiting_max: int = 4_096  # callers and executions they left, in one process; tenants share
     repeat_lost: bool = True  # what a dead gateway executed is executed again, where that is safe
 
     def __post_init__(self) -> None:

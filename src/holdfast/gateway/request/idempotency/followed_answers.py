@@ -15,15 +15,20 @@ from holdfast.core.types import nanos
 from holdfast.gateway.api import idempotency as api
 from holdfast.gateway.api.errors import ApiError
 from holdfast.gateway.request.idempotency.key_thread import KeyThread
-from holdfast.gateway.request.idempotency.shared_answer import FollowedAnswer, KeyedCaller
+from holdfast.gateway.request.idempotency.shared_answer import (
+    AnswerRoom,
+    FollowedAnswer,
+    KeyedCaller,
+    SharedAnswer,
+)
 from holdfast.ports import KeySight, WatchedKey
 
 
 class FollowerHome(Protocol):
     """Serves callers whose followed answer will not go on; implemented by ``KeyedRequests``."""
 
-    def move(self, callers: list[KeyedCaller]) -> None:
-        """Let callers ask anew, because the key has another execution now."""
+    def move(self, answer: SharedAnswer) -> None:
+        """Let an answer's callers ask anew, because the key has another execution now."""
 
     def refuse(self, caller: KeyedCaller, error: ApiError) -> None:
         """End a caller with an error, and count it."""
@@ -35,9 +40,12 @@ class FollowerHome(Protocol):
 class FollowedAnswers:
     """The executions of other gateways that callers here wait for, one for each key."""
 
-    def __init__(self, policy: KeyPolicy, thread: KeyThread, home: FollowerHome) -> None:
+    def __init__(
+        self, policy: KeyPolicy, thread: KeyThread, room: AnswerRoom, home: FollowerHome
+    ) -> None:
         self._policy = policy
         self._thread = thread
+        self._room = room
         self._home = home
         self._owners = OwnerWatch(nanos(policy.config.lease_s))
         self._followed: dict[KeyName, FollowedAnswer] = {}
@@ -50,9 +58,11 @@ class FollowedAnswers:
         followed = self._followed.get(caller.name)
         if followed is None or followed.execution != record.execution:
             before = followed
-            followed = self._followed[caller.name] = FollowedAnswer(caller.name, record.execution)
+            followed = FollowedAnswer(caller.name, record.execution, self._room)
+            self._followed[caller.name] = followed
             if before is not None:
-                self._home.move(before.callers)
+                before.unlist()
+                self._home.move(before)
         self._watch(followed)
         followed.join(caller)
 
@@ -61,6 +71,7 @@ class FollowedAnswers:
         if self._followed.get(followed.name) is followed:
             del self._followed[followed.name]
             self._thread.unwatch(followed.name)
+        followed.unlist()
 
     def _watch(self, followed: FollowedAnswer) -> None:
         here = len(followed.pieces)
@@ -84,7 +95,9 @@ class FollowedAnswers:
         record = sight.record
         dead = record is not None and self._owners.is_dead(record.owner, sight.beat, now)
         if record is not None and record.execution == followed.execution and sight.pieces:
-            followed.take(record, sight.pieces)
+            if not followed.take(record, sight.pieces):
+                self._end(followed, api.unavailable())
+                return
             self._watch(followed)
         step = self._policy.follow(record, followed.execution, len(followed.pieces), dead=dead)
         if step is FollowStep.COMPLETE:
@@ -95,11 +108,15 @@ class FollowedAnswers:
             self._home.take_over(followed)
         elif step is FollowStep.MOVED:
             self.drop(followed)
-            self._home.move(followed.callers)
+            self._home.move(followed)
         elif step in _ENDS:
-            self.drop(followed)
-            for caller in tuple(followed.callers):
-                self._home.refuse(caller, _ENDS[step]())
+            self._end(followed, _ENDS[step]())
+
+    def _end(self, followed: FollowedAnswer, error: ApiError) -> None:
+        """Follow an answer no more, and refuse its callers."""
+        self.drop(followed)
+        for caller in tuple(followed.callers):
+            self._home.refuse(caller, error)
 
 
 _ENDS: Final[dict[FollowStep, Callable[[], ApiError]]] = {

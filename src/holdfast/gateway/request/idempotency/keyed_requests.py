@@ -12,6 +12,10 @@ what the store is told of executions here is ``stored_answers``, what it shows o
 
 An execution goes on when its client leaves: a client that lost its connection sends the key again,
 and the answer should be there. Nobody waits for it for ``abandoned_s``: then it is broken off.
+
+Each caller has one of ``waiting_max`` places, and its body is counted for its tenant, until it has
+its answer; where its execution goes on without it, until that ends. Where no place is free, the
+tenant that has most gives one up: an execution that nobody waits for, else its youngest caller.
 """
 
 import asyncio
@@ -21,6 +25,7 @@ from secrets import token_hex
 from time import time
 from typing import Final
 
+from holdfast.core.intake.fair_share import FairShare
 from holdfast.core.request.idempotency.key_policy import (
     IdempotencyConfig,
     KeyChange,
@@ -41,6 +46,7 @@ from holdfast.gateway.request.idempotency.shared_answer import (
     FollowedAnswer,
     KeyedCaller,
     RecordedAnswer,
+    SharedAnswer,
 )
 from holdfast.gateway.request.idempotency.stored_answers import StoredAnswers
 from holdfast.gateway.request.proxied_request import ProxiedRequest, refuse
@@ -75,12 +81,15 @@ class KeyedRequests:
         self._now_ns = now_ns
         self._wall = wall
         self._executions = 0
-        self._claims: dict[KeyedCaller, int] = {}  # who waits for the store, and until when
+        # Who waits for the store, and until when. Its thread has the name of the execution alone:
+        # a caller that leaves takes its body along.
+        self._claims: dict[str, tuple[KeyedCaller, int]] = {}
+        self._places = FairShare(config.waiting_max)
         self.callers: dict[KeyedCaller, None] = {}
         self.answers = RecordedAnswers(config)
         self._looked_at = 0
         self.thread = thread = KeyThread(store, self.owner, config, loop, self)
-        self._followed = FollowedAnswers(self._policy, thread, self)
+        self._followed = FollowedAnswers(self._policy, thread, self.answers, self)
         self._stored = StoredAnswers(
             self._policy, thread, self.answers, counters, self, now_ns=now_ns, wall=wall
         )
@@ -95,22 +104,24 @@ class KeyedRequests:
     def begin(self, proxied: ProxiedRequest) -> None:
         """Check a keyed request whose body is complete, and claim its key in the store.
 
-        The ruling comes later: execute, join an answer, or refuse. A bad key, a bad body or too
-        many waiting callers are refused here.
+        The ruling comes later: execute, join an answer, or refuse. A bad key, a bad body or a
+        caller without a place are refused here.
         """
         exchange, counters = proxied.exchange, self._counters
+        tenant = proxied.tenant.name
         try:
             key = api.read_key(exchange)
-            most = self.config.waiting_max
-            if len(self.callers) >= most or len(self.answers.running) >= most:
+            if not self._has_place(tenant):
                 raise api.unavailable()
         except ApiError as error:
             refuse(exchange, error, proxied.request_id, counters)
             return
         if not proxied.read():
             return
-        name = api.name_of(proxied.tenant.name, key)
+        name = api.name_of(tenant, key)
         caller = KeyedCaller(self, proxied, name, api.fingerprint_of(exchange, key))
+        caller.held = exchange.pass_body_on()
+        self._places.take(tenant)
         now = self._now_ns()
         whole = proxied.port.settings.request_ns.get(proxied.ask.model, _DEADLINE)
         caller.until = now + whole
@@ -120,10 +131,10 @@ class KeyedRequests:
 
     def _claim(self, caller: KeyedCaller, now: int) -> None:
         caller.answer = None
-        execution = self._new_execution()
+        caller.claim = execution = self._new_execution()
         decide = partial(self._policy.claim, claim=self._claim_of(caller, execution))
-        self._claims[caller] = now + nanos(self.config.store_s)
-        then = partial(self._claimed, caller, execution)
+        self._claims[execution] = (caller, now + nanos(self.config.store_s))
+        then = partial(self._claimed, caller.name, execution)
         if not self.thread.submit(KeyChange(caller.name, decide), then):
             self.refuse(caller, api.unavailable())
 
@@ -135,22 +146,21 @@ class KeyedRequests:
         self._executions += 1
         return f"{self.owner}-{self._executions:x}"
 
-    def _claimed(self, caller: KeyedCaller, execution: str, ruling: KeyRuling | None) -> None:
-        """Carry out the store's ruling on a claim."""
-        waited = self._claims.pop(caller, None) is not None
-        if ruling is None:
-            self._stored.release(caller.name, execution)  # it may have been made all the same
-            self.refuse(caller, api.unavailable())
+    def _claimed(self, name: KeyName, execution: str, ruling: KeyRuling | None) -> None:
+        """Carry out the store's ruling on a claim, unless its caller left or was refused."""
+        caller, _ = self._claims.pop(execution, (None, 0))
+        if caller is not None:
+            caller.claim = ""
+        executes = ruling is None or ruling.outcome is KeyOutcome.EXECUTE
+        if ruling is None or caller is None or (executes and caller.executed):
+            if executes:
+                self._stored.release(name, execution)  # without a ruling it may have been made, too
+            if caller is not None:
+                self.refuse(caller, api.unavailable())
             return
         outcome, record = ruling.outcome, ruling.record
-        if outcome is KeyOutcome.EXECUTE:
-            if caller.gone or not waited or caller.executed:
-                self._stored.release(caller.name, execution)
-                self.refuse(caller, api.unavailable())
-            else:
-                self._execute(caller, execution)
-        elif caller.gone:
-            return
+        if executes:
+            self._execute(caller, execution)
         elif outcome is KeyOutcome.JOIN and record is not None:
             self._join(caller, record)
         else:
@@ -200,6 +210,7 @@ class KeyedRequests:
         An answer that is kept for its key is shown to its callers only when the store has it; a
         failure is shown at once.
         """
+        self._let_go(answer)
         answer.ended_at = self._now_ns()
         if not is_final(answer.status, whole=answer.whole):
             answer.seal()
@@ -211,12 +222,8 @@ class KeyedRequests:
         Its callers ask anew.
         """
         self._count("fenced")
-        self.answers.drop(answer)
-        if answer.listener is not None:
-            listener, answer.listener = answer.listener, None
-            answer.ended = True
-            listener.on_client_gone()
-        self.move(answer.callers)
+        self._break_off(answer, left=False)
+        self.move(answer)
 
     def is_wanted(self, keys: Sequence[tuple[KeyName, str]]) -> None:
         """Store the pieces of answers that other gateways wait for, now and as they come.
@@ -242,11 +249,11 @@ class KeyedRequests:
         """
         self._followed.saw(watched, sights, self._now_ns())
 
-    def move(self, callers: list[KeyedCaller]) -> None:
+    def move(self, answer: SharedAnswer) -> None:
         """Let callers ask anew; who has seen half of an answer is told that it will not go on."""
         now = self._now_ns()
-        for caller in tuple(callers):
-            callers.remove(caller)
+        for caller in tuple(answer.callers):
+            answer.leave(caller)
             caller.executes = False
             if caller.shown:
                 self.refuse(caller, api.interrupted())
@@ -258,8 +265,7 @@ class KeyedRequests:
         if followed.taking_over:
             return
         followed.taking_over = True
-        lost = followed.execution
-        fresh = next((c for c in followed.callers if not (c.shown or c.executed)), None)
+        lost, fresh = followed.execution, followed.fresh
         if fresh is None:  # nobody to execute for: the next caller may
             self._stored.release(followed.name, lost)
             followed.taking_over = False
@@ -267,29 +273,26 @@ class KeyedRequests:
         execution = self._new_execution()
         claim = self._claim_of(fresh, execution)
         take = partial(self._policy.take_over, lost=lost, claim=claim)
-        then = partial(self._taken_over, followed, fresh, execution)
+        then = partial(self._taken_over, followed, execution)
         if not self.thread.submit(KeyChange.of_record(followed.name, take), then):
             followed.taking_over = False
 
     def _taken_over(
-        self,
-        followed: FollowedAnswer,
-        caller: KeyedCaller,
-        execution: str,
-        ruling: KeyRuling | None,
+        self, followed: FollowedAnswer, execution: str, ruling: KeyRuling | None
     ) -> None:
         followed.taking_over = False
         if ruling is None or ruling.outcome is not KeyOutcome.EXECUTE:
             return  # the next look at the record shows what it is now
         self._followed.drop(followed)
-        followed.leave(caller)
-        if caller.gone:
+        caller = followed.fresh
+        if caller is None:  # it left meanwhile
             self._stored.release(followed.name, execution)
         else:
+            followed.leave(caller)
             self._count("taken_over")
             caller.answer = None
             self._execute(caller, execution)
-        self.move(followed.callers)
+        self.move(followed)
 
     # --- callers ---------------------------------------------------------------------------------
 
@@ -304,8 +307,11 @@ class KeyedRequests:
         without callers is followed no more.
         """
         self.callers.pop(caller, None)
-        self._claims.pop(caller, None)
+        self._claims.pop(caller.claim, None)
         answer = caller.answer
+        if caller.executes and isinstance(answer, RecordedAnswer) and not answer.ended:
+            answer.held, caller.held = caller.held, None  # it goes on, and needs the body
+        self._let_go(caller)
         if answer is None:
             return
         answer.leave(caller)
@@ -323,6 +329,48 @@ class KeyedRequests:
             self._counters.refused(error.status, error.code)
             caller.refuse(error)
 
+    # --- places ----------------------------------------------------------------------------------
+
+    def _has_place(self, tenant: str) -> bool:
+        """Whether one more caller of this tenant may come; others give places up for it."""
+        places = self._places
+        while not places.fits():
+            loser = places.loser(tenant)
+            if loser == tenant or not self._give_way(loser):
+                return False
+        return True
+
+    def _give_way(self, tenant: str) -> bool:
+        """Break off what a tenant's clients left, else end its youngest caller; False: it has none.
+
+        The place of a caller stays taken while others wait for its execution.
+        """
+        for answer in self.answers.running.values():
+            if answer.name.tenant == tenant and _is_alone(answer):
+                self._abandon(answer)
+                return True
+        caller = next((c for c in reversed(self.callers) if c.name.tenant == tenant), None)
+        if caller is None:
+            return False
+        own = caller.answer
+        self.refuse(caller, api.unavailable())
+        if isinstance(own, RecordedAnswer) and _is_alone(own):
+            self._abandon(own, left=False)
+        return True
+
+    def _let_go(self, holder: KeyedCaller | RecordedAnswer) -> None:
+        """Give back the place of a caller or an execution, and what counts its body."""
+        held, holder.held = holder.held, None
+        if held is not None:
+            held.end()
+            self._places.give_back(holder.name.tenant)
+
+    def _break_off(self, answer: RecordedAnswer, *, left: bool) -> None:
+        """End an execution without an answer; its callers are not told."""
+        self.answers.drop(answer)
+        answer.break_off(left=left)
+        self._let_go(answer)
+
     def _count(self, result: str) -> None:
         self._counters.keyed(result)
 
@@ -334,7 +382,7 @@ class KeyedRequests:
         Once a second it also ends abandoned executions and waits past their deadline, sends waiting
         comments and forgets old answers. Call often.
         """
-        for caller, until in tuple(self._claims.items()):
+        for caller, until in tuple(self._claims.values()):
             if until > now:
                 break
             self.refuse(caller, api.unavailable())
@@ -367,14 +415,13 @@ class KeyedRequests:
                     caller.comment()
         self.thread.hold(runs=bool(self.answers.running), holds=self.answers.any)
 
-    def _abandon(self, answer: RecordedAnswer) -> None:
-        """Break an execution off that nobody waits for; its key is free again."""
+    def _abandon(self, answer: RecordedAnswer, *, left: bool = True) -> None:
+        """Break an execution off that nobody waits for; its key is free again.
+
+        ``left``: its clients left; else its last one was ended here.
+        """
         self._count("abandoned")
-        self.answers.drop(answer)
-        listener, answer.listener = answer.listener, None
-        answer.ended = True
-        if listener is not None:
-            listener.on_client_gone()
+        self._break_off(answer, left=left)
         self._stored.release(answer.name, answer.execution)
 
     def cut(self) -> None:
@@ -404,6 +451,11 @@ class KeyedRequests:
             "idempotency_answer_bytes": self.answers.size,
             "idempotency_stores_down": int(self.thread.problem is not None),
         }
+
+
+def _is_alone(answer: RecordedAnswer) -> bool:
+    """Whether an execution goes on though nobody waits for it, here or elsewhere."""
+    return answer.held is not None and not (answer.callers or answer.wanted)
 
 
 _REFUSALS: Final[dict[KeyOutcome, Callable[[], ApiError]]] = {

@@ -15,7 +15,7 @@ once. The answer of a failed execution is no terminal answer and is shown at onc
 
 from typing import Final, Protocol
 
-from holdfast.core.intake.byte_budget import ByteAccount
+from holdfast.core.intake.byte_budget import ByteAccount, HeldBody
 from holdfast.core.request.idempotency.key_record import KeyName, KeyRecord
 from holdfast.gateway.api import errors
 from holdfast.gateway.api.errors import ApiError
@@ -42,29 +42,35 @@ class CallerHome(Protocol):
         Called before the last bytes.
         """
 
+    def refuse(self, caller: "KeyedCaller", error: ApiError) -> None:
+        """End a caller with an error, and count it; nothing if its client is gone."""
+
     def ended(self, answer: "RecordedAnswer") -> None:
         """Note that an execution has ended, and have the store record it."""
 
 
 class AnswerRoom(Protocol):
-    """Counts the bytes of all answers that a gateway keeps, against one limit."""
+    """Counts the bytes of all answers that a gateway holds, against one limit."""
 
-    def take(self, size: int) -> bool:
-        """Count so many bytes more; return False, counting nothing, if they do not fit."""
+    def take(self, answer: "SharedAnswer", size: int) -> bool:
+        """Count so many bytes more for an answer; return False, counting none, without room."""
 
-    def give_back(self, size: int) -> None:
-        """Count so many bytes less, of an answer that is no longer kept."""
+    def give_back(self, answer: "SharedAnswer", size: int | None = None) -> None:
+        """Count so many bytes less of an answer, or none of it any more."""
 
 
 class SharedAnswer:
     """The answer to an idempotency key, as far as it is here, and the callers that read it.
 
-    Callers see pieces up to ``visible``, and the end once it is ``sealed``.
+    Callers see pieces up to ``visible``, and the end once it is ``sealed``. Its bytes are counted
+    until it is ``unlisted`` and the last of its callers has left.
     """
 
-    def __init__(self, name: KeyName, execution: str) -> None:
+    def __init__(self, name: KeyName, execution: str, room: AnswerRoom) -> None:
         self.name = name
         self.execution = execution
+        self._room = room
+        self._listed = True  # further callers may join it
         self.status = 0  # 0: nothing was begun
         self.head = b""  # header lines
         self.streams = False  # it comes piece by piece
@@ -87,6 +93,17 @@ class SharedAnswer:
         """Remove a caller; nothing if it does not read this answer."""
         if caller in self.callers:
             self.callers.remove(caller)
+        self._forget()
+
+    def unlist(self) -> None:
+        """Note that nobody can join it any more: it goes with the last of its callers."""
+        self._listed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        if not (self._listed or self.callers):
+            self.pieces.clear()
+            self._room.give_back(self)
 
     def deliver(self) -> None:
         """Write to every caller the visible pieces that it has not got; slow ones are skipped."""
@@ -116,17 +133,17 @@ class RecordedAnswer(SharedAnswer):
         asked: Exchange,
         bytes_max: int,
     ) -> None:
-        super().__init__(name, execution)
+        super().__init__(name, execution, room)
         self._home = home
-        self._room = room
         self._bytes_max = bytes_max
         self._paused = False
         self.method = asked.method
         self.path = asked.path
         self.query = asked.query
         self.headers = asked.headers
-        self.body = asked.body
+        self.body = b""  # it was read before
         self.body_max = asked.body_max
+        self.held: HeldBody | None = None  # counts the body, once its client has left
         self.listener: Listener | None = None
         self.account: ByteAccount | None = None
         self.sink: BodySink | None = None
@@ -149,6 +166,11 @@ class RecordedAnswer(SharedAnswer):
 
     def resume_body(self) -> None:
         """Do nothing: the body is complete."""
+
+    def pass_body_on(self) -> HeldBody:
+        """Return what counts the body; this answer counts it no more."""
+        held, self.held = self.held, None
+        return held or HeldBody(None, 0)
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Record a whole answer and its end; callers see it when it is sealed."""
@@ -208,9 +230,7 @@ class RecordedAnswer(SharedAnswer):
         self.pieces.append(piece)
         self.size += len(piece)
         if self.kept:
-            self.kept = self.size <= self._bytes_max and self._room.take(len(piece))
-            if not self.kept:
-                self._room.give_back(self.size - len(piece))
+            self.kept = self.size <= self._bytes_max and self._room.take(self, len(piece))
 
     def _end(self, *, whole: bool) -> None:
         if self.ended:
@@ -219,18 +239,38 @@ class RecordedAnswer(SharedAnswer):
             self.pieces.append(b"")
         self.ended, self.whole = True, whole
         self.listener = None
+        self.headers = {}
         self._home.ended(self)
 
-    # --- an answer that is too large to be kept --------------------------------------------------
+    def break_off(self, *, left: bool) -> None:
+        """End the execution without an answer; its callers are not told.
+
+        ``left``: because its clients left, so that their tenant pays for what was made of it.
+        """
+        listener, self.listener = self.listener, None
+        self.ended = True
+        if isinstance(listener, ProxiedRequest):
+            listener.on_client_gone(by_itself=left)
+
+    # --- an answer that is not kept --------------------------------------------------------------
+
+    def forgo(self) -> None:
+        """Keep it for nobody who comes later, and drop what all callers have read."""
+        self.kept = False
+        self._bound()
 
     def _bound(self) -> None:
         """Drop what all callers have read of an answer that is not kept; wait for slow ones."""
         if self.kept:
             return
-        read = min((caller.position for caller in self.callers), default=self.visible)
+        whole = self.dropped + len(self.pieces)
+        unread = whole if self.ended else self.visible
+        read = min((caller.position for caller in self.callers), default=unread)
         if read > self.dropped:
-            del self.pieces[: read - self.dropped]
+            over = self.pieces[: read - self.dropped]
+            del self.pieces[: len(over)]
             self.dropped = read
+            self._room.give_back(self, sum(map(len, over)))
         self.pace()
 
     def pace(self) -> None:
@@ -256,11 +296,13 @@ class KeyedCaller:
 
     __slots__ = (
         "answer",
+        "claim",
         "exchange",
         "executed",
         "executes",
         "fingerprint",
         "gone",
+        "held",
         "home",
         "name",
         "position",
@@ -280,6 +322,8 @@ class KeyedCaller:
         self.exchange.listener = self
         self.name = name
         self.fingerprint = fingerprint
+        self.held: HeldBody | None = None  # counts its body, until its execution does
+        self.claim = ""  # the execution that the store is asked for
         self.answer: SharedAnswer | None = None
         self.position = 0  # pieces that were written to it
         self.executes = False  # its own request is the one that is executed
@@ -412,15 +456,22 @@ class KeyedCaller:
 class FollowedAnswer(SharedAnswer):
     """The answer of another gateway's execution, as far as it was read from the store."""
 
-    def __init__(self, name: KeyName, execution: str) -> None:
-        super().__init__(name, execution)
+    def __init__(self, name: KeyName, execution: str, room: AnswerRoom) -> None:
+        super().__init__(name, execution, room)
         self.taking_over = False
 
-    def take(self, record: KeyRecord, pieces: tuple[bytes, ...]) -> None:
-        """Take the head and append further pieces from the store.
+    @property
+    def fresh(self) -> KeyedCaller | None:
+        """A caller that has seen nothing, so that its request can still be executed."""
+        return next((c for c in self.callers if not (c.shown or c.executed)), None)
 
-        New pieces go to the callers at once.
+    def take(self, record: KeyRecord, pieces: tuple[bytes, ...]) -> bool:
+        """Take the head and append further pieces from the store, if there is room for them.
+
+        New pieces go to the callers at once. Return False, taking nothing, without room.
         """
+        if pieces and not self._room.take(self, sum(map(len, pieces))):
+            return False
         self.status = record.status
         self.head = record.head.encode("latin-1")
         self.streams = record.streams
@@ -428,6 +479,14 @@ class FollowedAnswer(SharedAnswer):
         self.visible = len(self.pieces)
         if pieces:
             self.deliver()
+        return True
 
 
-__all__ = ["REPLAYED", "CallerHome", "FollowedAnswer", "KeyedCaller", "RecordedAnswer"]
+__all__ = [
+    "REPLAYED",
+    "CallerHome",
+    "FollowedAnswer",
+    "KeyedCaller",
+    "RecordedAnswer",
+    "SharedAnswer",
+]
