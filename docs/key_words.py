@@ -313,6 +313,8 @@ SAID_HERE: Final = {
     "IdempotencySection.policy": "how long, and how many",
     "KeyStoreSection.kind": "`sqlite` for gateways of one host; `postgresql` or `redis` for all",
     "GatewaySection.tls": "left out: plain HTTP",
+    "GatewaySection.hosts": "names beside `localhost` and loopback addresses that a request's Host "
+    "may have where no tenants are configured: such as what a proxy on this machine passes on",
     "GatewaySection.cors_origins": "origins of web pages that may call from a browser, such as "
     "`https://chat.example.org`, or `'*'`",
     "TlsSection.certificate": "PEM, the whole chain, the server's own first",
