@@ -250,6 +250,10 @@ SAID_HERE: Final = {
     "AgentSection.token": "the hash of its own token (`holdfast keys new`)",
     "AgentSection.host": "the host it may speak of; left out: its name",
     "AgentSection.replicas": "the ids of the replicas on its host, the only ones it may speak of",
+    "AgentSection.groups": "groups that its host may be in (its `--group`), beside one of its own "
+    "name",
+    "AgentSection.disks": "shared filesystems that it may report, by the names that agents show: "
+    "EFS ids, `server:/export` or the NAME of its `--mount`",
     "AgentsSection.silent_periods": "of an agent's own, after which its host is called silent",
     "AgentsSection.leaves_after_s": "then the rows of a silent agent leave the view",
     "AgentsSection.agents_max": "how many may report",
