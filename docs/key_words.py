@@ -214,6 +214,9 @@ SAID_HERE: Final = {
     "PodSection.claim": "a PersistentVolumeClaim with the weights, mounted to read",
     "PodSection.claim_path": "where it is mounted",
     "PodSection.secret": "the Secret with the variables of `launch.pass_env`; left out: MODEL-env",
+    "PodSection.run_as": "the user that the engine runs as, with a home of its own (`HOME`, "
+    "`USER`); `0`: root, for images that need it; `null`: as the image says, and without bounds",
+    "PodSection.capabilities": "of the kernel, such as `IPC_LOCK` for RDMA; all others are dropped",
     "FleetFile.ray": "the cluster that replicas with `launch.on: ray` run on",
     "RaySection.address": "`auto`: the cluster that this host is a node of",
     "RaySection.namespace": "of actors and records; one for each fleet on a cluster",
