@@ -115,6 +115,8 @@ _EARLY: Final = {
     "request_blocked": "replicas died of this very request: see "
     "[requests that end replicas](../serving.md#requests-that-end-replicas)",
     "unknown_url": "nothing is at this path",
+    "media_refused": "a picture, sound or file that an engine would fetch where it must not: "
+    "`param` names the member, see [security](../security.md#what-engines-are-sent-for)",
     "unsupported_media_type": "a body that is neither JSON nor, for audio, a form",
 }
 
