@@ -8,6 +8,7 @@
     bodies    request bodies into their reader                     fuzz_bodies.py
     upstream  responses of replicas into their connection          fuzz_upstream.py
     plain     all of these, on the fast path and on the plain one  fuzz_plain.py
+    messages  what others write into queues, into its reader       fuzz_messages.py
 
 Hypothesis draws the cases and makes a failing one smaller. They come in batches, each from a seed
 of its own: a batch is what can be run again, and its memory of what was tried stays small. Nothing
@@ -29,6 +30,7 @@ from zlib import crc32
 
 import fuzz_bodies
 import fuzz_http
+import fuzz_messages
 import fuzz_plain
 import fuzz_relay
 import fuzz_upstream
@@ -42,8 +44,10 @@ KINDS: Final[dict[str, Callable[[Draw], None]]] = {
     "bodies": fuzz_bodies.case,
     "upstream": fuzz_upstream.case,
     "plain": fuzz_plain.case,
+    "messages": fuzz_messages.case,
 }
-PARTS: Final = {"relay": 3, "http": 2, "bodies": 1, "upstream": 1, "plain": 3}  # of ten cases
+# Of ten cases.
+PARTS: Final = {"relay": 3, "http": 2, "bodies": 1, "upstream": 1, "plain": 2, "messages": 1}
 BATCH: Final = 250
 _NOTE_CHARACTERS: Final = 1_500
 
