@@ -217,6 +217,9 @@ SAID_HERE: Final = {
     "PodSection.claim": "a PersistentVolumeClaim with the weights, mounted to read",
     "PodSection.claim_path": "where it is mounted",
     "PodSection.secret": "the Secret with the variables of `launch.pass_env`; left out: MODEL-env",
+    "PodSection.run_as": "the user that the engine runs as, with a home of its own (`HOME`, "
+    "`USER`); `0`: root, for images that need it; `null`: as the image says, and without bounds",
+    "PodSection.capabilities": "of the kernel, such as `IPC_LOCK` for RDMA; all others are dropped",
     "FleetFile.ray": "the cluster that replicas with `launch.on: ray` run on",
     "RaySection.address": "`auto`: the cluster that this host is a node of",
     "RaySection.namespace": "of actors and records; one for each fleet on a cluster",
@@ -253,6 +256,10 @@ SAID_HERE: Final = {
     "AgentSection.token": "the hash of its own token (`holdfast keys new`)",
     "AgentSection.host": "the host it may speak of; left out: its name",
     "AgentSection.replicas": "the ids of the replicas on its host, the only ones it may speak of",
+    "AgentSection.groups": "groups that its host may be in (its `--group`), beside one of its own "
+    "name",
+    "AgentSection.disks": "shared filesystems that it may report, by the names that agents show: "
+    "EFS ids, `server:/export` or the NAME of its `--mount`",
     "AgentsSection.silent_periods": "of an agent's own, after which its host is called silent",
     "AgentsSection.leaves_after_s": "then the rows of a silent agent leave the view",
     "AgentsSection.agents_max": "how many may report",
@@ -316,6 +323,8 @@ SAID_HERE: Final = {
     "IdempotencySection.policy": "how long, and how many",
     "KeyStoreSection.kind": "`sqlite` for gateways of one host; `postgresql` or `redis` for all",
     "GatewaySection.tls": "left out: plain HTTP",
+    "GatewaySection.hosts": "names beside `localhost` and loopback addresses that a request's Host "
+    "may have where no tenants are configured: such as what a proxy on this machine passes on",
     "GatewaySection.cors_origins": "origins of web pages that may call from a browser, such as "
     "`https://chat.example.org`, or `'*'`",
     "TlsSection.certificate": "PEM, the whole chain, the server's own first",

@@ -127,6 +127,8 @@ _EARLY: Final = {
     "[requests that end replicas](../serving.md#requests-that-end-replicas)",
     "response_not_found": "no response of this id was given to this tenant",
     "unknown_url": "nothing is at this path",
+    "media_refused": "a picture, sound or file that an engine would fetch where it must not: "
+    "`param` names the member, see [security](../security.md#what-engines-are-sent-for)",
     "unsupported_media_type": "a body that is neither JSON nor, for audio, a form",
 }
 

@@ -13,7 +13,7 @@ from moto import mock_aws
 from holdfast.batch.consumers import consumer as consumer_module
 from holdfast.batch.consumers.consumer import Consumer
 from holdfast.batch.consumers.consumer_group import ConsumerGroup
-from holdfast.batch.consumers.ended_messages import EndedMessages
+from holdfast.batch.consumers.ended_messages import EndedMessages, story_of
 from holdfast.batch.items import LongResults
 from holdfast.batch.load_reports import LoadReports
 from holdfast.config.batch.consumers import ConsumerSection
@@ -21,7 +21,7 @@ from holdfast.core.batch.spare_capacity import SpareCapacityConfig
 from holdfast.core.batch.verdicts import ItemPolicyConfig
 from holdfast.core.types import SECOND
 from holdfast.frames.batch_load import LoadDatagram, LoadRow
-from holdfast.queue_port import ItemState
+from holdfast.queue_port import EndedItem, ItemState
 from holdfast.storage.message_queues.object_outboxes import FolderOutbox, S3Outbox
 from holdfast.storage.message_queues.sqs_boxes import SqsInbox, SqsOutbox
 
@@ -176,6 +176,91 @@ def test_an_id_that_has_ended_is_answered_from_its_record(consume, until):
     consume(scenario)
 
 
+def test_another_request_with_the_id_of_an_ended_one_gets_an_error_and_no_answer(consume, until):
+    async def scenario(gateway, here, aws, works):
+        aws.send("the first sender's secret", id="i", custom_id="first")
+        async with works():
+            await until(lambda: not aws.count(aws.requests))
+            aws.send("what is known of i?", id="i", custom_id="second")
+            await until(lambda: aws.count(aws.replies) == 2)
+            await until(lambda: not aws.count(aws.requests))
+            aws.send("the first sender's secret", id="i", custom_id="first")
+            await until(lambda: aws.count(aws.replies) == 3)
+            await until(lambda: not aws.count(aws.requests))
+        replies = aws.replied()
+        (error,) = (one for one in replies if one["error"] is not None)
+        assert (error["id"], error["custom_id"], error["response"]) == ("i", "second", None)
+        assert error["error"]["code"] == "id_reused"
+        assert "secret" not in json.dumps(error)
+        assert [one["custom_id"] for one in replies if one is not error] == ["first", "first"]
+        assert gateway.asked == {"the first sender's secret": 1}
+
+    consume(scenario)
+
+
+def test_a_record_without_a_fingerprint_answers_its_id_as_before(consume, until):
+    async def scenario(gateway, here, aws, works):
+        kept = b'{"id":"i","custom_id":null,"response":null,"error":{"code":"kept"}}'
+        await here.queue.settle("consume/m", [EndedItem("i", ItemState.DONE, kept)])
+        aws.send("p", id="i")
+        async with works():
+            await until(lambda: aws.count(aws.replies) == 1)
+        (reply,) = aws.replied()
+        assert reply["error"] == {"code": "kept"}
+        assert not gateway.asked
+
+    consume(scenario)
+
+
+def test_who_takes_an_id_while_another_consumer_ends_it_gets_no_answer_either(consume, until):
+    async def scenario(gateway, here, aws, works):
+        async with works() as work:
+            gateway.hold = asyncio.Event()
+            aws.send("slow", id="i")
+            await until(lambda: gateway.now == 1)
+            other = EndedItem("i", ItemState.DONE, b'{"secret":1}', story=story_of("other", []))
+            await here.queue.settle(work.records.queue, [other])
+            gateway.hold.set()
+            await until(lambda: aws.count(aws.replies) == 1)
+        (reply,) = aws.replied()
+        assert reply["error"]["code"] == "id_reused"
+
+    consume(scenario)
+
+
+def test_the_answer_of_the_first_is_not_replaced_in_a_folder(consume, until, tmp_path):
+    folder = tmp_path / "out"
+
+    async def scenario(gateway, here, aws, works):
+        aws.send("first", id="i")
+        async with works(outbox=FolderOutbox(folder)):
+            await until(lambda: not aws.count(aws.requests))
+            aws.send("second", id="i")
+            await until(lambda: len(list(folder.glob("*.json"))) == 2)
+            await until(lambda: not aws.count(aws.requests))
+        answer = json.loads((folder / "i.json").read_bytes())
+        assert answer["response"]["body"] == {"echo": "first"}
+        (other,) = set(folder.glob("*.json")) - {folder / "i.json"}
+        assert json.loads(other.read_bytes())["error"]["code"] == "id_reused"
+
+    consume(scenario)
+
+
+def test_a_dead_letter_is_not_another_requests_to_revive(consume, until):
+    async def scenario(gateway, here, aws, works):
+        gateway.answers["bad"] = (502, "replicas_lost")
+        aws.send("bad", id="i")
+        async with works():
+            await until(lambda: aws.count(aws.replies) == 1 and not aws.count(aws.requests))
+            aws.send("good", id="i")
+            await until(lambda: aws.count(aws.replies) == 2)
+        codes = {reply["error"]["code"] for reply in aws.replied()}
+        assert codes == {"dead_letter", "id_reused"}
+        assert gateway.asked == {"bad": 1}
+
+    consume(scenario)
+
+
 def test_what_was_recorded_and_not_replied_to_is_replied_to_by_the_next_life(consume, until):
     async def scenario(gateway, here, aws, works):
         aws.send("p", id="i")
@@ -247,7 +332,8 @@ def test_messages_that_were_lost_with_a_poison_one_are_answered(consume, until):
         assert {reply["response"]["status_code"] for reply in replies.values()} == {200}
         assert len(replies) == 4
         (dead,) = await here.queue.items("consume/m", states=[ItemState.DEAD])
-        assert [entry["note"]["code"] for entry in dead.story] == ["replica_lost"] * 2
+        codes = [entry["note"]["code"] for entry in dead.story if "note" in entry]
+        assert codes == ["replica_lost"] * 2
 
     consume(scenario)
 

@@ -67,6 +67,10 @@ def test_what_is_wrong_with_a_request_is_told_in_openais_shape(stage):
                     assert (refused.status_code, error["param"]) == (400, param)
                     assert error["type"] == "invalid_request_error"
                 assert (await client.post("/v1/batches", content=b"{")).status_code == 400
+                for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+                    told = await client.ask("POST", "/v1/batches", b"{}", kind)
+                    assert told.status_code == 415, kind
+                    assert told.json()["error"]["code"] == "unsupported_media_type"
                 assert (await client.get("/v1/files?limit=0")).status_code == 400
                 assert (await client.put("/v1/files")).status_code == 405
             async with here.client(tenant=None) as client:

@@ -46,6 +46,13 @@ def published():
     return {f"holdfast_{name}" for name in re.findall(r'^    "(\w+)": "', page, re.MULTILINE)}
 
 
+def test_names_have_the_dots_that_kubernetes_takes_and_no_backslash():
+    names = ("hpa", "--model", "llama", "--deployment")
+    assert printed(*names, "llama.v2")["metadata"]["name"] == "llama.v2-holdfast"
+    for name in ("llama.", ".llama", "a..b", "llama\\xv2", "a-.b", "Llama.v2"):
+        assert "Deployment" in refused(*names, name)
+
+
 def test_an_hpa_scales_on_a_level_and_on_an_amount():
     document = printed("hpa", *SAID, "--namespace", "ml")
     assert (document["apiVersion"], document["kind"]) == (

@@ -7,8 +7,9 @@
     relay     answers of ill replicas through a whole driver       fuzz_relay.py, fuzz_engine.py
     bodies    request bodies into their reader                     fuzz_bodies.py
     upstream  responses of replicas into their connection          fuzz_upstream.py
-    links     frames of control, at both ends of a link             fuzz_links.py
-    plain     the other ones of a gateway, on the fast path and on the plain one  fuzz_plain.py
+    links     frames of control, at both ends of a link            fuzz_links.py
+    plain     those of a gateway, on the fast path and on the plain one  fuzz_plain.py
+    messages  what others write into queues, into its reader       fuzz_messages.py
 
 Hypothesis draws the cases and makes a failing one smaller. They come in batches, each from a seed
 of its own: a batch is what can be run again, and its memory of what was tried stays small. Nothing
@@ -31,6 +32,7 @@ from zlib import crc32
 import fuzz_bodies
 import fuzz_http
 import fuzz_links
+import fuzz_messages
 import fuzz_plain
 import fuzz_relay
 import fuzz_upstream
@@ -45,6 +47,7 @@ KINDS: Final[dict[str, Callable[[Draw], None]]] = {
     "upstream": fuzz_upstream.case,
     "links": fuzz_links.case,
     "plain": fuzz_plain.case,
+    "messages": fuzz_messages.case,
 }
 PARTS: Final = {
     "relay": 3,
@@ -52,7 +55,8 @@ PARTS: Final = {
     "bodies": 1,
     "upstream": 1,
     "links": 1,
-    "plain": 2,
+    "plain": 1,
+    "messages": 1,
 }  # of ten cases
 BATCH: Final = 250
 _NOTE_CHARACTERS: Final = 1_500

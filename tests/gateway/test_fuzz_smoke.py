@@ -14,7 +14,9 @@ def fuzzer(monkeypatch):
     return importlib.import_module("gateway")
 
 
-@pytest.mark.parametrize("kind", ["http", "relay", "bodies", "upstream", "links", "plain"])
+@pytest.mark.parametrize(
+    "kind", ["http", "relay", "bodies", "upstream", "links", "plain", "messages"]
+)
 def test_no_promise_is_broken(fuzzer, kind):
     ran, trouble = fuzzer.run_batch((kind, 0, 120, 7))
     assert trouble == ""

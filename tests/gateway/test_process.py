@@ -143,7 +143,7 @@ class Stage:
         sent = b"" if body is None else orjson.dumps(body)
         auth = f"authorization: Bearer {key}\r\n" if key else ""
         head = (
-            f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: x\r\n{auth}"
+            f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{auth}"
             f"content-type: application/json\r\ncontent-length: {len(sent)}\r\n"
             "connection: close\r\n\r\n"
         )
@@ -413,6 +413,69 @@ def test_a_first_config_that_cannot_be_followed_is_refused_and_the_next_is_taken
         await stage.serving()
         assert [frame.accepted for frame in stage.all(EpochFrame)] == [False, True]
         assert (await stage.chat())[0] == 200
+
+    play(scene)
+
+
+REBOUND = {"host": "rebind.evil.example", "origin": "https://evil.example"}
+FOREIGN = {"host": "127.0.0.1", "origin": "https://evil.example"}
+
+
+async def asked_by_page(stage, method, path, headers, body=b""):
+    """The status and the error's code of a request as a page in a browser sends it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.port)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = f"{method} {path} HTTP/1.1\r\n{lines}content-length: {len(body)}\r\n"
+    writer.write(f"{head}connection: close\r\n\r\n".encode() + body)
+    raw = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    told = orjson.loads(raw.partition(b"\r\n\r\n")[2] or b"{}")
+    return int(raw.split()[1]), told.get("error", {}).get("code")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/files"),
+        ("GET", "/v1/files/file-1/content"),
+        ("DELETE", "/v1/files/file-1"),
+        ("POST", "/v1/files"),
+        ("POST", "/v1/batches"),
+        ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models"),
+    ],
+)
+def test_without_tenants_no_page_that_somebody_visits_gets_at_the_port(play, method, path):
+    async def scene(stage):
+        stage.greeting = [stage.config(1), stage.view()]
+        await stage.serving()
+        sent = b"" if method == "GET" else b"{}"
+        assert await asked_by_page(stage, method, path, REBOUND, sent) == (421, "foreign_host")
+        status, code = await asked_by_page(stage, method, path, FOREIGN, sent)
+        assert (status, code) == (403, "foreign_page") or (method == "GET" and status != 403)
+
+    play(scene)
+
+
+def test_programs_on_this_machine_and_listed_pages_notice_nothing_of_it(play):
+    body = orjson.dumps({"model": "m", "messages": ASK})
+    path, kind = "/v1/chat/completions", {"content-type": "application/json"}
+
+    async def scene(stage):
+        listed = {"cors_origins": ["https://chat.example"], "hosts": ["chat.example"]}
+        stage.greeting = [stage.config(1, gateway=listed), stage.view()]
+        await stage.serving()
+        for host in ("127.0.0.1", f"localhost:{stage.port}", f"[::1]:{stage.port}", "Chat.Example"):
+            assert (await asked_by_page(stage, "POST", path, {**kind, "host": host}, body))[
+                0
+            ] == 200
+        page = {**kind, "host": "localhost:1", "origin": "https://chat.example"}
+        assert (await asked_by_page(stage, "POST", path, page, body))[0] == 200
+        stage.send(stage.config(2, tenants=TENANTS))
+        await stage.heard(EpochFrame, 2)
+        keyed = {**kind, "host": "any.example", "authorization": f"Bearer {KEY}"}
+        assert (await asked_by_page(stage, "POST", path, keyed, body))[0] == 200
 
     play(scene)
 

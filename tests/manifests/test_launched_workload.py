@@ -1,9 +1,11 @@
 """Workloads that control launches: pods as ``render kubernetes`` has them, a workload for each."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.config.fleet_file import FleetFile
-from holdfast.control.deploy.launched_replica import new_launched_replica
+from holdfast.control.deploy.launched_replica import build_of, new_launched_replica
 from holdfast.manifests.launched_workload import launched_workload
 from holdfast.manifests.workload_file import WorkloadFile
 from holdfast.manifests.workloads import manifests
@@ -91,6 +93,35 @@ def test_an_old_order_makes_the_pod_that_it_made_before():
     assert engine["command"] == list(before.command)
     assert "0.0.0.0" in before.command
     assert before.port == 8080
+
+
+def test_what_is_launched_runs_without_root_and_without_rights():
+    spec = launched_workload(file(), ordered(file()))["spec"]["template"]["spec"]
+    context = spec["containers"][0]["securityContext"]
+    assert (context["runAsNonRoot"], context["allowPrivilegeEscalation"]) == (True, False)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_an_order_of_before_there_was_a_user_makes_the_pod_that_it_made_before():
+    before = ordered(file())
+    pod = {key: value for key, value in before.platform["kubernetes"].items() if key != "run_as"}
+    del pod["capabilities"]
+    order = replace(before, platform={**before.platform, "kubernetes": pod})
+    spec = launched_workload(file(), order)["spec"]["template"]["spec"]
+    assert "securityContext" not in spec["containers"][0]
+    assert {one["name"] for one in spec["volumes"]} == {"shm", "weights"}
+    assert "HOME" not in {one["name"] for one in spec["containers"][0]["env"]}
+
+
+def test_another_user_is_another_build_and_the_image_s_own_is_that_of_before():
+    builds = {
+        build_of(file(**more).models[0], "")
+        for more in ({}, {"run_as": 0}, {"run_as": None}, {"capabilities": ["IPC_LOCK"]})
+    }
+    assert len(builds) == 4
+    how = file(run_as=None).models[0]
+    assert build_of(how, "") == "7+e1c2f976"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,80 @@ def test_liveness_is_the_engines_own_and_no_verdict_has_a_part_in_it():
     assert patience_s >= HealthConfig().load_timeout_s
 
 
+def engine_of(documents, name="llama"):
+    return template_of(documents, name)["spec"]["containers"][0]
+
+
+@pytest.mark.parametrize("name", ["llama", "embed"])
+def test_an_engine_runs_without_root_and_without_rights(name):
+    documents = printed()
+    engine = engine_of(documents, name)
+    assert engine["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 2000,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    # Images that know no such user: libraries ask for its name, and write below its home.
+    told = {one["name"]: one.get("value") for one in engine["env"]}
+    assert (told["HOME"], told["USER"]) == ("/home/engine", "engine")
+    assert {"name": "home", "mountPath": "/home/engine"} in engine["volumeMounts"]
+    assert {"name": "home", "emptyDir": {}} in template_of(documents, name)["spec"]["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("said", "context", "level"),
+    [
+        ({"run_as": 1000}, {"runAsNonRoot": True, "runAsUser": 1000}, ""),
+        ({"run_as": 0}, {"runAsNonRoot": False, "runAsUser": 0}, "baseline"),
+        ({"run_as": None}, None, "baseline"),
+        (
+            {"capabilities": ["CHOWN"]},
+            {"capabilities": {"drop": ["ALL"], "add": ["CHOWN"]}},
+            "base",
+        ),
+        (
+            {"run_as": 0, "capabilities": ["IPC_LOCK"]},
+            {"runAsUser": 0, "capabilities": {"drop": ["ALL"], "add": ["IPC_LOCK"]}},
+            "privileged",
+        ),
+    ],
+)
+def test_an_engine_that_needs_more_says_so_and_what_its_namespace_must_allow(
+    written, said, context, level
+):
+    result = run(written(**said))
+    documents = list(yaml.safe_load_all(result.stdout))
+    engine = engine_of(documents)
+    if context is None:
+        assert "securityContext" not in engine
+    else:
+        assert engine["securityContext"].items() >= context.items()
+        assert engine["securityContext"]["allowPrivilegeEscalation"] is False
+    assert ("pod-security.kubernetes.io/enforce" in result.stderr) is bool(level)
+    assert level in result.stderr
+    homes = [one for one in engine.get("volumeMounts", ()) if one["name"] == "home"]
+    assert bool(homes) is bool(said.get("run_as", 2000))
+
+
+def test_a_home_of_the_files_own_is_kept(written):
+    engine = engine_of(printed(written(launch={"environment": {"HOME": "/data"}})))
+    assert [one["value"] for one in engine["env"] if one["name"] == "HOME"] == ["/data"]
+
+
+def test_each_namespace_of_the_base_enforces_what_its_pods_keep():
+    found = {
+        one["metadata"]["name"]: one["metadata"].get("labels", {})
+        for one in yaml.safe_load_all((BASE / "namespace.yaml").read_text())
+    }
+    label = "pod-security.kubernetes.io/enforce"
+    assert {name: labels.get(label) for name, labels in found.items()} == {
+        "holdfast": "restricted",
+        "inference": "restricted",
+    }
+
+
 def test_grace_exceeds_the_drain_and_the_pod_waits_for_it(tmp_path):
     file = yaml.safe_load(FLEET.read_text()) | {"fleet": {"drain": {"deadline_s": 100.0}}}
     fleet = tmp_path / "fleet.yaml"

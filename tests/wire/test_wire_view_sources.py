@@ -170,3 +170,20 @@ def test_agents_report_with_a_token_of_their_own(control):
     )
     assert refused.status_code == 400  # it came in, and is no report
     assert found.get("/view", headers={"authorization": "Bearer hf-agents"}).status_code == 401
+
+
+def test_an_agents_entry_bounds_what_it_may_speak_of():
+    entry = {
+        "name": "gpu-1",
+        "token": "sha256:" + "ab" * 32,
+        "replicas": ["r"],
+        "groups": ["inference"],
+        "disks": ["filer:/models"],
+    }
+    file = FleetFile.model_validate({"sources": [{"type": "agents", "agents": [entry]}]})
+    (grant,) = view_sources._grants(file.sources[0])
+    assert (grant.replicas, grant.groups, grant.disks) == (
+        ("r",),
+        ("inference",),
+        ("filer:/models",),
+    )

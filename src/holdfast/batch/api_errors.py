@@ -6,6 +6,7 @@
      ├─ unknown       404     file_not_found, batch_not_found: also those of another tenant
      ├─ a conflict    409     file_in_use, batch_finished
      ├─ too large     413     file_too_large
+     ├─ not JSON      415     unsupported_media_type
      ├─ a quota       429     files_quota_exceeded, batches_quota_exceeded
      └─ no room       507     disk_full: interactive traffic goes on
 

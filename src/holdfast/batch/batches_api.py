@@ -17,6 +17,7 @@ from holdfast.batch.creation_keys import CreationKeys, fingerprint_of, gone
 from holdfast.batch.files_api import check_expiry
 from holdfast.batch.input_lines import ENDPOINTS
 from holdfast.core.batch.lifecycle import BatchState
+from holdfast.core.intake.web_pages import is_json
 from holdfast.storage.batch_records import BatchRecord
 
 WINDOW: Final = "24h"
@@ -79,6 +80,9 @@ class BatchesApi:
     async def create(self, request: Request) -> Response:
         """Accept a batch; its lines are checked afterwards, and its state tells the result."""
         tenant = tenant_of(request)
+        if not is_json(request.headers.get("content-type", "")):
+            message = "Send the body as JSON, with content-type: application/json."
+            raise ApiRefusalError(415, "unsupported_media_type", message)
         name = self._keys.name_of(request)
         body = await _body(request)
         new = read_new_batch(body)

@@ -107,6 +107,10 @@ class GatewaySection(Section):
         list[Annotated[str, Field(pattern=r"^(\*|https?://[^/\s,?#]+)$", max_length=256)]],
         Field(max_length=64, description="origins, such as https://chat.example.org, or '*'"),
     ] = Field(default_factory=list)
+    hosts: Annotated[
+        list[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$", max_length=253)]],
+        Field(max_length=64, description="names without a port, such as chat.example.org"),
+    ] = Field(default_factory=list)
 
     @property
     def address(self) -> Address:

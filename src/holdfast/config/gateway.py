@@ -11,8 +11,9 @@ from pydantic import model_validator
 
 from holdfast.config.addresses import Variable
 from holdfast.config.sections import Policy, Section
+from holdfast.core.intake.media_urls import ANY_PUBLIC, media_hosts
 from holdfast.core.request.idempotency.key_policy import IdempotencyConfig
-from holdfast.core.types import require
+from holdfast.core.types import ConfigError, require
 
 
 def _positive(section: str, values: dict[str, float]) -> None:
@@ -70,9 +71,16 @@ class BodyConfig:
     inputs_max: int = 4_096  # texts in one embeddings or rerank request
     top_logprobs_max: int = 64  # OpenAI allows 20
     multipart_fields_max: int = 64  # an audio upload has about six
+    media_hosts: tuple[str, ...] = (ANY_PUBLIC,)  # that engines may fetch pictures and files from
 
     def __post_init__(self) -> None:
-        _positive("limits", {name: getattr(self, name) for name in self.__slots__})
+        bounds = [name for name in self.__slots__ if name != "media_hosts"]
+        _positive("limits", {name: getattr(self, name) for name in bounds})
+        try:
+            media_hosts(self.media_hosts)
+        except ValueError as error:
+            fix = "use names, *.name, addresses, networks, or '*' for every public host"
+            raise ConfigError("limits.media_hosts", f"has {str(error)[:80]!r}", fix) from error
 
 
 @dataclass(slots=True, frozen=True)

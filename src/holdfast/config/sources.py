@@ -192,7 +192,7 @@ class LocalSection(_Source):
 
 
 class AgentSection(Section):
-    """One agent: its name, its own token, and the host and replicas that it may speak of."""
+    """One agent: its name, its own token, and of what it may speak."""
 
     name: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", description="an agent's --name")
@@ -201,6 +201,8 @@ class AgentSection(Section):
     token_file: Path | None = None  # the file with that token or its hash, in place of it
     host: Text = ""
     replicas: Texts = Field(default_factory=list)
+    groups: Texts = Field(default_factory=list)
+    disks: Texts = Field(default_factory=list)
     certificate: Annotated[str, Field(max_length=253, description="a name")] = ""
 
     _from_file = model_validator(mode="before")(with_token_of_file)

@@ -221,11 +221,11 @@ class GatewayProcess:
             streams=self._streams,
             news=self._link.news,
         )
-        origins = _origins(file)
         server = Server(
             driver,
             file.gateway.http,
-            cors_origins=origins,
+            cors_origins=tuple(file.gateway.cors_origins),
+            own_hosts=_own_hosts(file),
             loop=loop,
             turn=turn,
             hot_path=hot_path,
@@ -410,7 +410,8 @@ class GatewayProcess:
                 self._keys.follow(file.gateway.idempotency, self._driver, starting=False)
                 self._driver.reconfigure(settings, self._targets.follow(file))
                 self._lease_again(self._driver)
-                self._server.reconfigure(file.gateway.http, _origins(file))
+                origins = tuple(file.gateway.cors_origins)
+                self._server.reconfigure(file.gateway.http, origins, _own_hosts(file))
             else:
                 settings_of(file)
         except (ValidationError, ConfigError) as error:
@@ -424,8 +425,9 @@ class GatewayProcess:
         self._configured.set()
 
 
-def _origins(file: FleetFile) -> tuple[str, ...]:
-    return tuple(file.gateway.cors_origins)
+def _own_hosts(file: FleetFile) -> tuple[str, ...] | None:
+    """The names of this machine, where callers need no key and pages must be kept out."""
+    return None if file.tenants else tuple(name.lower() for name in file.gateway.hosts)
 
 
 def _read_secret(path: Path) -> bytes:

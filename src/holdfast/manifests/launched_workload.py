@@ -68,6 +68,8 @@ def _section(model: str, launch: LaunchSection) -> WorkloadSection:
     if pod is None:
         raise LaunchError(f"launch.kubernetes of {model} is missing")
     said = {key: getattr(pod, key) for key in type(pod).model_fields}
+    if "run_as" not in pod.model_fields_set:
+        said["run_as"] = None  # an order of before this key: its pod comes back as it was
     cpus = launch.cpus or None
     return WorkloadSection(model=model, launch=launch, spares=0, cpus=cpus, **said)
 

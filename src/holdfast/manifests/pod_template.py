@@ -42,6 +42,11 @@ _ANNOTATIONS: Final = {
 }
 _SHARED: Final = "/dev/shm"  # noqa: S108 - where processes of one host meet
 _AGENT_USER: Final = 65_532  # nobody's, as images without a shell have it
+_HOME: Final = "/home/engine"  # writable: caches of weights and of compiled kernels lie below it
+_BOUNDED: Final = {
+    "allowPrivilegeEscalation": False,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 
 
 class ClusterSettings(Protocol):
@@ -172,7 +177,12 @@ def _container(plan: PodPlan, words: list[str]) -> dict[str, Any]:
         "env": _environment(plan),
         "resources": plan.resources.manifest(),
     }
+    context = _security_context(plan.workload)
+    if context:
+        container["securityContext"] = context
     mounts: list[dict[str, Any]] = []
+    if plan.workload.run_as:
+        mounts.append({"name": "home", "mountPath": _HOME})
     if _shares(plan):
         mounts.append({"name": "shm", "mountPath": _SHARED})
     if plan.workload.claim is not None:
@@ -181,6 +191,19 @@ def _container(plan: PodPlan, words: list[str]) -> dict[str, Any]:
     if mounts:
         container["volumeMounts"] = mounts
     return container
+
+
+def _security_context(workload: WorkloadSection) -> dict[str, Any]:
+    """What an engine's processes may do; empty: what its image and its runtime say."""
+    if workload.run_as is None and not workload.capabilities:
+        return {}
+    capabilities: dict[str, Any] = {"drop": ["ALL"]}
+    if workload.capabilities:
+        capabilities["add"] = list(workload.capabilities)
+    user: dict[str, Any] = {}
+    if workload.run_as is not None:
+        user = {"runAsNonRoot": workload.run_as > 0, "runAsUser": workload.run_as}
+    return {**user, "capabilities": capabilities, **_BOUNDED}
 
 
 def _words(plan: PodPlan) -> list[str]:
@@ -222,6 +245,8 @@ def _environment(plan: PodPlan) -> list[dict[str, Any]]:
     known: dict[str, str] = dict(plan.variables)
     if not plan.words:
         known = environment(dialect(plan.model.engine), _launch_spec(plan)) | launch.environment
+    if plan.workload.run_as:  # whom the image need not know: libraries ask for name and home
+        known = {"HOME": _HOME, "USER": "engine", **known}
     variables: list[dict[str, Any]] = [
         {"name": name, "value": value} for name, value in sorted(known.items())
     ]
@@ -269,10 +294,9 @@ def _agent(plan: PodPlan) -> dict[str, Any]:
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _AGENT_USER,
-            "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
-            "seccompProfile": {"type": "RuntimeDefault"},
+            **_BOUNDED,
         },
     }
 
@@ -321,6 +345,8 @@ def _shares(plan: PodPlan) -> bool:
 
 def _volumes(plan: PodPlan) -> list[dict[str, Any]]:
     volumes: list[dict[str, Any]] = []
+    if plan.workload.run_as:
+        volumes.append({"name": "home", "emptyDir": {}})
     if _shares(plan):
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
     if plan.workload.claim is not None:

@@ -42,6 +42,10 @@ def manifests(file: FleetFile, workloads: WorkloadFile) -> tuple[list[dict[str, 
         own = first == plan.model.name
         require(own, f"workloads[{index}].model", problem, "rename one of the models")
         notes += plan.resources.notes
+        level = workload.pod_security
+        if level != "restricted":
+            label = f"pod-security.kubernetes.io/enforce: {level}"
+            notes.append(f"{plan.model.name} needs the label {label} on its namespace, or none")
         documents += [_service(plan), _workload(plan), _budget(plan)]
     return documents, notes
 

@@ -107,7 +107,15 @@ def _grants(section: AgentsSection) -> "tuple[AgentGrant, ...]":
     from holdfast.control.view.agent_claims import AgentGrant  # noqa: PLC0415 as above
 
     return tuple(
-        AgentGrant(one.name, one.token, one.host, tuple(one.replicas), one.certificate)
+        AgentGrant(
+            one.name,
+            one.token,
+            one.host,
+            tuple(one.replicas),
+            one.certificate,
+            tuple(one.groups),
+            tuple(one.disks),
+        )
         for one in section.agents
     )
 

@@ -14,7 +14,7 @@ from holdfast.config.tenants import hash_key
 from holdfast.control.access.admin_access import AdminAccess
 from holdfast.control.access.guard import Guard
 from holdfast.control.fetch import fetch
-from holdfast.control.view.agent_claims import AgentGrant, grant_of
+from holdfast.control.view.agent_claims import AgentGrant, claims_refused, grant_of
 from holdfast.control.view.agents import (
     LATE_S,
     AgentDoor,
@@ -361,6 +361,54 @@ def test_a_token_of_its_own_speaks_of_its_host_and_its_replicas_alone():
     mine = Placed("r2@1", "m", "running", host="node-2", replica="r2")
     granted(desk, "gpu-2", GRANTS[1], rows={"placed": (mine,), "hosts": (Host("node-2"),)})
     assert [row.replica for row in desk.one("gpu-2").placed] == ["r2"]
+
+
+def claims(**rows):
+    """Rows of groups and filesystems that belong to somebody else."""
+    shown = {
+        "groups": (Group("gpu-1"), Group("asg-inference", desired=0, maximum=0)),
+        "hosts": (Host("gpu-1", group="asg-inference"),),
+        "disks": (
+            Disk("filer:/models", "nfs4", read_bytes_s=1e12, size_bytes=1, free_bytes=0),
+            Disk("gpu-1:/mnt/scratch", "nfs4"),
+        ),
+    }
+    return shown | rows
+
+
+def test_groups_and_filesystems_of_others_are_left_out_of_an_agents_report():
+    desk = Desk(agents=GRANTS)
+    granted(desk, "gpu-1", GRANTS[0], rows=claims())
+    reading = desk.one()
+    assert reading.groups == (Group("gpu-1"),)
+    assert [host.group for host in reading.hosts] == ["gpu-1"]
+    assert [disk.id for disk in desk.merged().disks] == ["gpu-1:/mnt/scratch"]
+    assert desk.inbox.foreign == 2
+    (note,) = desk.notes()
+    assert note == claims_refused("gpu-1")
+
+
+def test_groups_and_filesystems_of_its_entry_are_an_agents_own():
+    grant = replace(GRANTS[0], groups=("asg-inference",), disks=("filer:/models",))
+    desk = Desk(agents=(grant,))
+    granted(desk, "gpu-1", grant, rows=claims())
+    reading = desk.one()
+    # How many hosts it wants is for its platform to say.
+    assert reading.groups == (Group("gpu-1"), Group("asg-inference"))
+    assert [host.group for host in reading.hosts] == ["asg-inference"]
+    assert [disk.id for disk in desk.merged().disks] == ["filer:/models", "gpu-1:/mnt/scratch"]
+    assert desk.inbox.foreign == 0
+
+
+def test_a_shared_token_has_no_groups_and_filesystems_of_agents_with_their_own():
+    grant = replace(GRANTS[0], groups=("asg-inference",), disks=("filer:/models",))
+    desk = Desk(agents=(grant,))
+    rows = claims(hosts=(Host("gpu-9", group="asg-inference"),))
+    rows["disks"] += (Disk("other:/models", "nfs4"),)
+    desk.take("gpu-9", rows=rows)
+    assert desk.one("gpu-9").groups == ()
+    assert [host.group for host in desk.one("gpu-9").hosts] == ["gpu-9"]
+    assert [disk.id for disk in desk.merged().disks] == ["other:/models"]
 
 
 def test_a_token_of_its_own_cannot_report_as_another_nor_the_shared_one_as_it():

@@ -638,7 +638,7 @@ def test_where_a_request_goes_is_not_the_clients_choice():
 
 
 def test_pictures_and_engines_own_members_pass():
-    content = [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]
+    content = [{"type": "image_url", "image_url": {"url": "https://example.org/y.png"}}]
     body = HI | {
         "messages": [{"role": "user", "content": content}],
         "chat_template_kwargs": {"a": 1},

@@ -127,3 +127,43 @@ def test_a_preflight_is_one_only_with_its_three_marks():
 
 def test_the_date_of_an_answer_is_written_as_http_has_it():
     assert syntax.date_line(784_111_777) == b"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n"
+
+
+def test_where_tenants_have_keys_every_host_and_page_is_answered():
+    headers = {b"host": b"rebind.evil.example", b"origin": b"https://evil.example"}
+    assert syntax.Cors(()).refusal(b"POST", headers) is None
+    assert not syntax.Cors(())
+
+
+@pytest.mark.parametrize(
+    ("method", "host", "origin", "refusal"),
+    [
+        (b"GET", b"127.0.0.1:8000", None, None),
+        (b"POST", b"localhost:8000", None, None),
+        (b"POST", b"[::1]:8000", None, None),
+        (b"POST", None, None, None),  # HTTP/1.0: no browser
+        (b"POST", b"gateway", None, None),  # the batch runner
+        (b"POST", b"chat.example.org", b"https://chat.example.org", None),
+        (b"POST", b"127.0.0.1:8000", b"http://127.0.0.1:8000", None),
+        (b"POST", b"127.0.0.1:8000", b"https://listed.example", None),
+        (b"OPTIONS", b"127.0.0.1:8000", b"https://evil.example", None),
+        (b"GET", b"127.0.0.1:8000", b"https://evil.example", None),  # the page cannot read it
+        (b"POST", b"127.0.0.1:8000", b"https://evil.example", syntax.FOREIGN_PAGE),
+        (b"DELETE", b"127.0.0.1:8000", b"null", syntax.FOREIGN_PAGE),
+        (b"GET", b"rebind.evil.example:8000", None, syntax.FOREIGN_HOST),
+        (b"OPTIONS", b"rebind.evil.example", None, syntax.FOREIGN_HOST),
+        (b"POST", b"gateway:8000", None, syntax.FOREIGN_HOST),
+    ],
+)
+def test_without_keys_foreign_hosts_and_pages_are_refused(method, host, origin, refusal):
+    cors = syntax.Cors(("https://listed.example",), ("chat.example.org",))
+    headers = {name: value for name, value in ((b"host", host), (b"origin", origin)) if value}
+    assert cors.refusal(method, headers) is refusal
+    assert cors.refusal(method, headers) is refusal  # also when asked again
+
+
+def test_cors_for_all_pages_still_asks_for_a_host_of_this_machine():
+    cors = syntax.Cors(("*",), ())
+    evil = b"https://evil.example"
+    assert cors.refusal(b"POST", {b"host": b"localhost", b"origin": evil}) is None
+    assert cors.refusal(b"GET", {b"host": b"evil.example"}) is syntax.FOREIGN_HOST

@@ -22,7 +22,12 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from holdfast.batch.api_errors import ApiRefusalError
-from holdfast.batch.consumers.ended_messages import DeadLetter, EndedMessages
+from holdfast.batch.consumers.ended_messages import (
+    DeadLetter,
+    EndedMessages,
+    is_record_of,
+    story_of,
+)
 from holdfast.batch.consumers.request_messages import (
     MessageRefusedError,
     QueuedRequest,
@@ -31,6 +36,7 @@ from holdfast.batch.consumers.request_messages import (
     read_request,
 )
 from holdfast.batch.consumers.send_gate import SendGate
+from holdfast.batch.creation_keys import fingerprint_of
 from holdfast.batch.gateway_client import GatewayAnswer, GatewayClient
 from holdfast.config.batch.consumers import PATHS, ConsumerSection
 from holdfast.core.batch.suspect_turns import SuspectTurns
@@ -67,6 +73,7 @@ class HeldMessage:
 
     message: Message
     id: str
+    fingerprint: str  # of what it asks for: another message of this id may ask for something else
     request: QueuedRequest | None  # None: it is no request
     refusal: MessageRefusedError | None = None
     began: int = 0  # when it was sent; 0: it waits
@@ -181,7 +188,9 @@ class Consumer:
         except MessageRefusedError as refused:
             refusal = refused
         own = request.id if request is not None else refusal.known.id if refusal else ""
-        held = HeldMessage(message, own or _fitting(message.id) or message.key, request, refusal)
+        name = own or _fitting(message.id) or message.key
+        parts = (message.payload,) if request is None else (request.path, request.body)
+        held = HeldMessage(message, name, fingerprint_of(*parts), request, refusal)
         if held.id in self.held:
             return  # a copy of what is under way: it comes again, and finds the record
         self.held[held.id] = held
@@ -201,6 +210,9 @@ class Consumer:
     async def _work(self, held: HeldMessage) -> None:
         record = await self._persist(partial(self.records.find, held.id))
         if record is not None:
+            if not is_record_of(record, held.fingerprint):
+                await self._refuse_id(held)
+                return
             dead = record.state is ItemState.DEAD
             if not dead or DeadLetter.of(record).key == held.message.key:
                 await self._finish(held, await asyncio.to_thread(self.records.reply_of, record))
@@ -307,40 +319,50 @@ class Consumer:
             state = ItemState.FAILED
             told = f"The answer has {len(reply)} bytes and the reply queue takes {most}; use s3."
             reply = error_reply(held.id, held.custom_id, "answer_too_large", told)
-        keep = partial(asyncio.to_thread, self.records.keep_reply, held.id, reply)
+        keep = partial(asyncio.to_thread, self.records.keep_reply, held.id, held.fingerprint, reply)
         ended = EndedItem(
             held.id,
             state,
             await self._persist(keep),
             tenant=self.section.tenant,
             receives=held.message.receives,
-            story=tuple(held.story),
+            story=story_of(held.fingerprint, held.story),
         )
-        if not await self._persist(partial(self.records.end, ended)):
-            reply = await self._standing_reply(held, reply)
-        await self._finish(held, reply)
+        new = await self._persist(partial(self.records.end, ended))
+        await self._conclude(held, reply, new=new)
 
     async def _bury(self, held: HeldMessage, reason: str) -> None:
         dead = DeadLetter(reason, held.message.key, held.custom_id)
-        story, tenant = tuple(held.story), self.section.tenant
+        story, tenant = story_of(held.fingerprint, held.story), self.section.tenant
         bury = partial(self.records.bury, held.message, held.id, dead, story, tenant)
         _log.warning("a message is given up", consumer=self.name, id=held.id, reason=reason)
         reply = error_reply(held.id, held.custom_id, "dead_letter", reason)
-        if await self._persist(bury):
+        new = await self._persist(bury)
+        if new:
             await self._persist(partial(self._inbox.bury, held.message, reason))
-        else:
-            reply = await self._standing_reply(held, reply)
+        await self._conclude(held, reply, new=new)
+
+    async def _conclude(self, held: HeldMessage, reply: bytes, *, new: bool) -> None:
+        """Reply as the record says that stands: another consumer of the queue may be first."""
+        record = None if new else await self._persist(partial(self.records.find, held.id))
+        if record is not None:
+            if not is_record_of(record, held.fingerprint):
+                await self._refuse_id(held)
+                return
+            reply = await asyncio.to_thread(self.records.reply_of, record)
         await self._finish(held, reply)
 
-    async def _standing_reply(self, held: HeldMessage, own: bytes) -> bytes:
-        """The reply of the record that stands: another consumer of the same queue was first."""
-        record = await self._persist(partial(self.records.find, held.id))
-        if record is None:
-            return own
-        return await asyncio.to_thread(self.records.reply_of, record)
+    async def _refuse_id(self, held: HeldMessage) -> None:
+        """Answer a message whose id stands for another request.
 
-    async def _finish(self, held: HeldMessage, reply: bytes) -> None:
-        await self._persist(partial(self._outbox.put, held.id, reply))
+        The reply has a name of its own: under its id lies the answer to the other request.
+        """
+        told = "id: another request had this id before; use a new one for each request."
+        reply = error_reply(held.id, held.custom_id, "id_reused", told)
+        await self._finish(held, reply, f"{held.id}~{held.message.key}")
+
+    async def _finish(self, held: HeldMessage, reply: bytes, name: str = "") -> None:
+        await self._persist(partial(self._outbox.put, name or held.id, reply))
         await self._persist(partial(self._inbox.delete, [held.message.receipt]))
 
     async def _persist(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:

@@ -4,10 +4,13 @@
 
 A crash after the record repeats the reply, from the record; the message is not run again. The same
 holds for a message that its queue delivers twice, and for one that its producer sent twice.
+
+The story of a record begins with the fingerprint of its request. A message with the id of a record
+and another request is not answered from it: ids are their senders' choice, and two may choose one.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -27,8 +30,12 @@ from holdfast.queue_port.messages import Message
 
 PREFIX: Final = "consume/"
 PURGED_EACH: Final = 100  # records read to be deleted; each may hold a reply of 256 KB
+_FINGERPRINT: Final = "fingerprint"
 _OPEN: Final = (ItemState.READY, ItemState.DELAYED, ItemState.LEASED)
 _ENDED: Final = (ItemState.DONE, ItemState.FAILED)
+
+
+Story = tuple[Mapping[str, Any], ...]
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,6 +57,17 @@ class DeadLetter:
         told: dict[str, Any] = orjson.loads(record.result or b"{}")
         reason = str(told.get("reason") or "given up")
         return cls(reason, str(told.get("message") or ""), told.get("custom_id"))
+
+
+def story_of(fingerprint: str, entries: Iterable[Mapping[str, Any]]) -> Story:
+    """The story of a record: the request it is of, and then what became of the message."""
+    return ({"what": "request", "receive": 1, _FINGERPRINT: fingerprint}, *entries)
+
+
+def is_record_of(record: ItemView, fingerprint: str) -> bool:
+    """Whether a record is that of this request; one of an earlier version does not say."""
+    known = next((entry[_FINGERPRINT] for entry in record.story if _FINGERPRINT in entry), None)
+    return known is None or known == fingerprint
 
 
 class EndedMessages:
@@ -83,9 +101,9 @@ class EndedMessages:
             return error_reply(record.id, dead.custom_id, "dead_letter", dead.reason)
         return self._results.get(record.result)
 
-    def keep_reply(self, item_id: str, reply: bytes) -> bytes:
+    def keep_reply(self, item_id: str, fingerprint: str, reply: bytes) -> bytes:
         """What to record as the result: the reply, or where a long one lies on disk. Blocks."""
-        return self._results.put(f"{self._digest(item_id)}/reply", reply)
+        return self._results.put(f"{self._digest(f'{item_id}/{fingerprint}')}/reply", reply)
 
     async def end(self, ended: EndedItem) -> bool:
         """Write the record; False where the id has one already, and that one stands."""
@@ -96,7 +114,7 @@ class EndedMessages:
         return new
 
     async def bury(
-        self, message: Message, item_id: str, dead: DeadLetter, story: tuple[Any, ...], tenant: str
+        self, message: Message, item_id: str, dead: DeadLetter, story: Story, tenant: str
     ) -> bool:
         """Record a dead letter with its content and its story."""
         fits = len(message.payload) <= PAYLOAD_BYTES_MAX
@@ -144,4 +162,4 @@ class EndedMessages:
         return sha256(f"{self.queue}/{item_id}".encode()).hexdigest()[:40]
 
 
-__all__ = ["PREFIX", "DeadLetter", "EndedMessages"]
+__all__ = ["PREFIX", "DeadLetter", "EndedMessages", "is_record_of", "story_of"]

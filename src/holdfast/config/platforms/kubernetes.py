@@ -24,6 +24,13 @@ DIGEST: Final = re.compile(r"[^\s@]+@sha256:[0-9a-f]{64}")
 ENGINE_PORT_DEFAULT: Final = 8000  # of a pod's own address, so nobody else has it
 _IMAGE: Final = re.compile(r"[a-z0-9][A-Za-z0-9._:/@-]*")
 _KIND_FIX: Final = "use kind: leaderworkerset, which starts the hosts of one replica together"
+# What the standard "baseline" lets containers have.
+PLAIN_CAPABILITIES: Final = frozenset(
+    {
+        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD"),
+        *("NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
+    }
+)
 
 Image = Annotated[str, Field(min_length=1, max_length=512, description="an image by its digest")]
 DnsName = Annotated[
@@ -32,6 +39,7 @@ DnsName = Annotated[
 Label = Annotated[
     str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")
 ]
+Capability = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$", max_length=64)]  # without CAP_
 LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
 
 
@@ -57,6 +65,16 @@ class PodSection(Section):
     claim: DnsName | None = None  # a PersistentVolumeClaim with the weights
     claim_path: Annotated[str, Field(pattern=r"^/", max_length=256)] = "/models"
     secret: DnsName | None = None  # holds the variables of launch.pass_env; default: NAME-env
+    run_as: Annotated[int, Field(ge=0, le=2_147_483_647, description="a user id")] | None = 2_000
+    capabilities: Annotated[list[Capability], Field(max_length=64)] = Field(default_factory=list)
+
+    @property
+    def pod_security(self) -> str:
+        """The Pod Security Standard that these pods fit: what their namespace may enforce."""
+        if not PLAIN_CAPABILITIES.issuperset(self.capabilities):
+            return "privileged"
+        plain = bool(self.run_as) and not self.capabilities
+        return "restricted" if plain else "baseline"
 
 
 class KubernetesLaunchSection(Section):

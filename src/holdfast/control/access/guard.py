@@ -17,10 +17,8 @@ for all users and holds nothing of the fleet.
 Every order leaves a row in the audit trail with its result, also one that is refused here.
 """
 
-import ipaddress
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import orjson
 from starlette.requests import Request
@@ -32,12 +30,12 @@ from holdfast.control.access.roles import READING, Role, is_open, roles_for
 from holdfast.control.access.sessions import COOKIE, CSRF_HEADER
 from holdfast.control.access.sign_in_limit import TooManyTriesError
 from holdfast.control.access.tokens import ANYBODY, AdminCaller
+from holdfast.core.intake.web_pages import is_json, is_own_host, is_same_host
 
 CALLER: Final = "holdfast.caller"  # of the ASGI scope: who asks, once that is known
 CERTIFIED: Final = "holdfast.certified"  # the same: the names of the caller's certificate
 NOBODY: Final = "nobody"  # in the audit trail, where no token was right
 _RESULT_BYTES_MAX: Final = 4_096  # of an answer that are looked at for its reason
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -82,7 +80,7 @@ class Guard:
 
     def _refusal(self, request: Request, address: str) -> Response | None:
         host = request.headers.get("host", "")
-        if self._access.loopback and not _is_loopback(host):
+        if self._access.loopback and not is_own_host(host):
             return json_answer({"error": "the Host of this request is not this machine"}, 421)
         cookie = request.cookies.get(COOKIE)
         try:
@@ -133,9 +131,9 @@ class Guard:
     ) -> Response | None:
         """The refusal of an order from a foreign page, not in JSON, or without its secret."""
         origins = request.headers.getlist("origin")
-        if not all(_same_host(origin, host) for origin in origins):
+        if not all(is_same_host(origin, host) for origin in origins):
             return json_answer({"error": "a page of another host may not give orders here"}, 403)
-        if _has_body(request) and not _is_json(request):
+        if _has_body(request) and not is_json(request.headers.get("content-type", "")):
             return json_answer({"error": "the body of an order is application/json"}, 415)
         if by_token or is_open(request.method, request.scope["path"]):
             return None
@@ -181,38 +179,9 @@ def _words(roles: frozenset[Role]) -> str:
     return " or ".join(sorted(role.value for role in roles)) or "none"
 
 
-def _is_loopback(host: str) -> bool:
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-    name = name.strip("[]").lower()
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _same_host(origin: str, host: str) -> bool:
-    """Whether a request's Origin header names the host (and port) that the request is sent to."""
-    try:
-        page, asked = urlsplit(origin), urlsplit(f"//{host}")
-        default = _DEFAULT_PORTS[page.scheme]
-        return bool(page.hostname) and (page.hostname, page.port or default) == (
-            asked.hostname,
-            asked.port or default,
-        )
-    except (KeyError, ValueError):  # "null", other schemes, ports that are none
-        return False
-
-
 def _has_body(request: Request) -> bool:
     length = request.headers.get("content-length", "0")
     return length != "0" or "transfer-encoding" in request.headers
-
-
-def _is_json(request: Request) -> bool:
-    kind = request.headers.get("content-type", "").partition(";")[0]
-    return kind.strip().lower() == "application/json"
 
 
 __all__ = ["CALLER", "Guard", "json_answer", "too_many"]

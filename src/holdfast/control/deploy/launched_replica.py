@@ -270,6 +270,9 @@ def build_of(model: ModelSection, version: str) -> str:
     ):
         if how[name] == unset:
             del how[name]  # or a fleet of before this key would be replaced for nothing
+    pod = how.get("kubernetes", {})
+    if pod and pod["run_as"] is None and not pod["capabilities"]:
+        del pod["run_as"], pod["capabilities"]  # the pod of before these keys
     text = orjson.dumps([how, model.engine, model.served_as, version], option=orjson.OPT_SORT_KEYS)
     return f"{model.revision}+{blake2b(text, digest_size=4).hexdigest()}"
 

@@ -5,8 +5,9 @@ and leaves the rest as raw text inside the body that came in; ``jsontext`` prove
 will read the same members. Every limit is checked here, before anything is queued, and a refusal
 names the member and the fix without quoting what was sent.
 
-The gateway does not judge what it does not need: ranges of temperatures, roles, schemas and images
-are the engine's business, and engines learn new members faster than gateways.
+The gateway does not judge what it does not need: ranges of temperatures, roles, schemas and what a
+picture shows are the engine's business, and engines learn new members faster than gateways. Where
+an engine is sent for a picture is not (``media``).
 
 Rejected: pydantic models of the whole API. They cost a hundred times as much for a long prompt, and
 refuse tomorrow's parameters.
@@ -20,10 +21,12 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from holdfast.config.gateway import BodyConfig
+from holdfast.core.intake.media_urls import media_hosts
 from holdfast.gateway.api import multipart
 from holdfast.gateway.api import request_schema as known
 from holdfast.gateway.api.errors import INVALID, ApiError, invalid
 from holdfast.gateway.api.jsontext import Counts, Extras, check_finite, open_object, with_members
+from holdfast.gateway.api.media import check_fields, check_media
 from holdfast.gateway.api.multipart import Field
 from holdfast.gateway.api.prompts import BLOCK_BYTES, Blocks, estimate_tokens
 from holdfast.gateway.api.request_schema import (
@@ -160,6 +163,9 @@ def parse(
         _read("top_p", known.decode_number, members.top_p)
     if extras or api is not _CHAT or _passes_on(members):
         _check_finite(api, members, extras)
+    # A picture stands in a list within the list of messages, or is a member of its own.
+    if extras or api is not _CHAT or text.find(b"[", text.find(b"[") + 1) >= 0:
+        check_media(members, extras, counts[1], media_hosts(limits.media_hosts))
     weighed = read(ask, members, limits, extras, counts, prefix_blocks)
     # Templates, documents, schemas: engines make prompts of members that no gateway can list.
     rest = len(text) - weighed - _PARAMETERS_BYTES
@@ -519,6 +525,7 @@ def _parse_form(
             if field.name in texts or field.filename is not None:
                 raise invalid(f"{field.name} must be one plain field of the form.", field.name)
             texts[field.name] = field.text()
+    check_fields(fields, media_hosts(limits.media_hosts))
     if all(field.filename is None for field in fields):
         raise _missing("file")
     model = _checked_model(texts.get("model", UNSET))

@@ -271,6 +271,7 @@ class RequestParser:
             self._refuse(syntax.check_expectation(headers[b"expect"]))
             exchange.expects = True
         if self._cors is not None:
+            self._refuse(self._cors.refusal(method, headers))
             exchange.lines += self._cors.lines(headers.get(b"origin"))
             if exchange.direct is None:
                 exchange.direct = self._cors.preflight(method, headers) or None

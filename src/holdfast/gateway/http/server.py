@@ -520,6 +520,7 @@ class Server:
         turn: LoopTurn | None = None,
         hot_path: HotPath = FAST,
         cors_origins: tuple[str, ...] = (),
+        own_hosts: tuple[str, ...] | None = None,
         now_ns: Callable[[], int] = monotonic_ns,
         budget: ByteBudget | None = None,
         shortages: Shortages | None = None,
@@ -535,7 +536,7 @@ class Server:
         self.loop = loop
         self.turn = turn or hot_path.loop_turn(loop)
         self.hot_path = hot_path
-        self.cors = syntax.Cors(cors_origins)
+        self.cors = syntax.Cors(cors_origins, own_hosts)
         self.now_ns = now_ns
         self.draining = False
         self.date = b""  # the header line of all answers of this second; swept before it is used
@@ -582,13 +583,18 @@ class Server:
         """Make the protocol object of a new connection; the factory for ``loop.create_server``."""
         return ClientConnection(self)
 
-    def reconfigure(self, config: HttpConfig, cors_origins: tuple[str, ...]) -> None:
-        """Apply a new config and CORS list: time limits and the number of connections at once.
+    def reconfigure(
+        self,
+        config: HttpConfig,
+        cors_origins: tuple[str, ...],
+        own_hosts: tuple[str, ...] | None = None,
+    ) -> None:
+        """Apply a new config and what pages may do: time limits, connections at once, CORS.
 
         Limits on heads and bodies, and CORS, apply to new connections only; none is closed.
         """
         self._follow(config)
-        self.cors = syntax.Cors(cors_origins)
+        self.cors = syntax.Cors(cors_origins, own_hosts)
 
     def _follow(self, config: HttpConfig) -> None:
         self.config = config

@@ -18,6 +18,8 @@ from typing import Final
 
 import orjson
 
+from holdfast.core.intake.web_pages import is_own_host, is_same_host
+
 CLOSE: Final = b"connection: close\r\n"
 KEEP_ALIVE: Final = b"connection: keep-alive\r\n"  # HTTP/1.0 clients need to be told
 JSON: Final = b"content-type: application/json\r\n"
@@ -32,6 +34,9 @@ STATUS_LINES: Final[dict[int, bytes]] = {
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{0,5})?")
 _SCHEMES: Final = (b"http://", b"https://")
 
+# The batch runner's Host. A page of that name would send its port, too: the data port is not 80.
+_RUNNER_HOST: Final = b"gateway"
+_READING: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
 _CORS_METHODS: Final = b"access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\n"
 # The wildcard does not cover authorization; the Fetch standard wants it named.
 _CORS_HEADERS: Final = b"access-control-allow-headers: *, authorization\r\n"
@@ -102,6 +107,13 @@ CHUNK_OVERHEAD: Final = Refusal(400, "chunk_overhead", "Chunk extensions or trai
 HEAD_TIMEOUT: Final = Refusal(408, "header_timeout", "The request headers took too long.")
 BODY_TIMEOUT: Final = Refusal(408, "body_timeout", "The request body took too long.")
 BODY_TOO_LARGE: Final = Refusal(413, "body_too_large", "The request body is too large.")
+# A page that somebody visits here must not use a port that asks nobody for a key.
+FOREIGN_PAGE: Final = Refusal(
+    403, "foreign_page", "A page of another host may not send this; see gateway.cors_origins."
+)
+FOREIGN_HOST: Final = Refusal(
+    421, "foreign_host", "The Host of this request is not this machine; see gateway.hosts."
+)
 EXPECTATION: Final = Refusal(417, "expectation_failed", "Only 100-continue can be expected.")
 HEADERS_TOO_LARGE: Final = Refusal(
     431, "headers_too_large", "The request headers are too large or too many."
@@ -146,6 +158,8 @@ REFUSALS: Final = (
     BODY_TIMEOUT,
     BODY_TOO_LARGE,
     EXPECTATION,
+    FOREIGN_PAGE,
+    FOREIGN_HOST,
     HEADERS_TOO_LARGE,
     APP_ERROR,
     TRANSFER_CODING,
@@ -226,19 +240,42 @@ def size_of(target: bytes, headers: dict[bytes, bytes]) -> int:
 
 
 class Cors:
-    """Makes the CORS header lines for the origins that may use this gateway from a browser.
+    """What pages of browsers may do here: the CORS header lines, and which requests are refused.
 
-    ``*`` among them allows all. False as a condition if there are none.
+    ``origins`` may use this gateway from a browser; ``*`` allows all. ``own_hosts``: the port asks
+    nobody for a key, so that only Hosts of this machine and these names are answered, and pages of
+    other hosts may send nothing but questions; None: all are answered. False as a condition if
+    there is nothing to add or refuse.
     """
 
-    __slots__ = ("_any", "_origins")
+    __slots__ = ("_any", "_hosts", "_last_host", "_origins")
 
-    def __init__(self, origins: tuple[str, ...]) -> None:
+    def __init__(self, origins: tuple[str, ...], own_hosts: tuple[str, ...] | None = None) -> None:
         self._any = "*" in origins
         self._origins = frozenset(origin.encode() for origin in origins)
+        self._hosts = own_hosts
+        self._last_host = b""  # the last one that was found to be this machine
 
     def __bool__(self) -> bool:
-        return bool(self._origins)
+        return bool(self._origins) or self._hosts is not None
+
+    def refusal(self, method: bytes, headers: dict[bytes, bytes]) -> Refusal | None:
+        """Return why a request that a foreign page may have sent is refused, else None.
+
+        A request without a Host, as HTTP/1.0 has it, is no browser's.
+        """
+        if self._hosts is None:
+            return None
+        host = headers.get(b"host")
+        if host is not None and host not in (self._last_host, _RUNNER_HOST):
+            if not is_own_host(host.decode("latin-1"), self._hosts):
+                return FOREIGN_HOST
+            self._last_host = host
+        origin = headers.get(b"origin")
+        if origin is None or method in _READING or self._any or origin in self._origins:
+            return None
+        same = is_same_host(origin.decode("latin-1"), (host or b"").decode("latin-1"))
+        return None if same else FOREIGN_PAGE
 
     def lines(self, origin: bytes | None) -> bytes:
         """Return the CORS header lines of a response.
@@ -280,6 +317,8 @@ __all__ = [
     "CONTINUE",
     "EVICTED",
     "EXPECTATION",
+    "FOREIGN_HOST",
+    "FOREIGN_PAGE",
     "HEADERS_TOO_LARGE",
     "HEAD_TIMEOUT",
     "JSON",
