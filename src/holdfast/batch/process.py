@@ -75,7 +75,10 @@ def build_app(*apis: Any) -> Starlette:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiRefusalError)
-    return json_answer(error.body(), error.status)
+    answer = json_answer(error.body(), error.status)
+    if error.retry_after_s is not None:
+        answer.headers["retry-after"] = str(error.retry_after_s)
+    return answer
 
 
 async def _unknown(_: Request, error: Exception) -> Response:
@@ -152,7 +155,7 @@ class BatchProcess:
         records = BatchRecords(place.folder / "batches.sqlite")
         queue = self._make_queue(place.folder)
         store = FileStore(place.folder / "files", section.limits)
-        results = LongResults(place.folder / "results")
+        results = LongResults(place.folder / "results", store.check_room)
         desk = BatchDesk(records, store, queue, results)
         loads = LoadReports()
         loads.leads_to = _virtual_models(self._file)
@@ -164,7 +167,7 @@ class BatchProcess:
         )
         consumers = self._consumers(queue, results, client, loads, runner)
         app = build_app(
-            FilesApi(records, store),
+            FilesApi(records, store, desk.held),
             BatchesApi(desk),
             BacklogApi(desk, queue, runner, monotonic_ns, consumers),
         )

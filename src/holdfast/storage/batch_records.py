@@ -17,7 +17,11 @@ from typing import Any, Final
 
 import orjson
 
-_SCHEMA: Final = """
+# Read out of the record, so that earlier versions can go on with the file.
+_SINCE: Final = "json_extract(CAST(data AS TEXT), '$.times.' || state)"  # of the state it is in
+_UNPURGED: Final = "json_extract(CAST(data AS TEXT), '$.purged') IS NOT 1"
+_KEEP: Final = "ifnull(json_extract(CAST(data AS TEXT), '$.output_keep_s'), 0)"
+_SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS files (
     id TEXT PRIMARY KEY, seq INTEGER, tenant TEXT, purpose TEXT, name TEXT, bytes INTEGER,
     created_at INTEGER, expires_at INTEGER);
@@ -26,6 +30,8 @@ CREATE TABLE IF NOT EXISTS batches (
     id TEXT PRIMARY KEY, seq INTEGER, tenant TEXT, state TEXT, data BLOB);
 CREATE INDEX IF NOT EXISTS batches_of ON batches (tenant, seq);
 CREATE INDEX IF NOT EXISTS batches_in ON batches (state);
+CREATE INDEX IF NOT EXISTS batches_unpurged ON batches (state) WHERE {_UNPURGED};
+CREATE INDEX IF NOT EXISTS batches_since ON batches ({_SINCE});
 CREATE TABLE IF NOT EXISTS creation_keys (
     tenant TEXT, name TEXT, fingerprint TEXT, made TEXT, at INTEGER, PRIMARY KEY (tenant, name));
 CREATE INDEX IF NOT EXISTS creation_keys_at ON creation_keys (at);
@@ -76,6 +82,7 @@ class BatchRecord:
     error_file_id: str | None = None
     times: dict[str, int] | None = None  # by state: when it began
     purged: bool = False  # its items were deleted from the queue, after its end
+    kept_bytes: int = 0  # that its lines take at least, in the queue and as errors
 
     def moved(self, state: str, at: int, **changes: Any) -> "BatchRecord":
         """A copy in another state since ``at``, with further changes."""
@@ -165,18 +172,21 @@ class BatchRecords:
         with self._lock:
             return {row[0] for row in self._db.execute("SELECT id FROM files")}
 
-    def used(self, tenant: str) -> tuple[int, int]:
-        """How many files a tenant has, and their bytes together."""
+    def count_files(self, tenant: str) -> int:
+        """How many files a tenant has."""
         with self._lock:
-            found = self._db.execute(
-                "SELECT count(*), ifnull(sum(bytes), 0) FROM files WHERE tenant = ?", (tenant,)
-            ).fetchone()
-        return int(found[0]), int(found[1])
+            asked = "SELECT count(*) FROM files WHERE tenant = ?"
+            return int(self._db.execute(asked, (tenant,)).fetchone()[0])
 
-    def drop_file(self, file_id: str) -> None:
-        """Delete a file's record."""
+    def file_bytes(self) -> dict[str, int]:
+        """The bytes of all files together, by tenant."""
+        with self._lock:
+            return dict(self._db.execute("SELECT tenant, sum(bytes) FROM files GROUP BY tenant"))
+
+    def drop_file(self, file_id: str) -> bool:
+        """Delete a file's record; False where it was gone before."""
         with self._write():
-            self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+            return self._db.execute("DELETE FROM files WHERE id = ?", (file_id,)).rowcount > 0
 
     def _files(self, where: str, values: Any, limit: int, order: str = "DESC") -> list[FileRecord]:
         query = f"{_FILES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
@@ -238,8 +248,22 @@ class BatchRecords:
         return self._batches(f"state IN ({marks})", states, -1, "ASC")
 
     def unpurged(self, states: tuple[str, ...]) -> list[BatchRecord]:
-        """Batches that ended and whose items may still stand in a queue."""
-        return [batch for batch in self.batches_in(states) if not batch.purged]
+        """Batches that ended and whose items may still stand in a queue; reads no others."""
+        marks = ", ".join("?" * len(states))
+        return self._batches(f"{_UNPURGED} AND state IN ({marks})", states, -1, "ASC")
+
+    def over(
+        self, states: tuple[str, ...], now: int, keep_s: int, limit: int = 100
+    ) -> list[BatchRecord]:
+        """Batches that ended ``keep_s`` ago or earlier, and whose outputs are not kept longer."""
+        marks = ", ".join("?" * len(states))
+        where = f"{_SINCE} <= ? AND {_SINCE} <= ? - {_KEEP} AND +state IN ({marks})"
+        return self._batches(where, (now - keep_s, now, *states), limit, "ASC")
+
+    def drop_batch(self, batch_id: str) -> None:
+        """Delete a batch's record."""
+        with self._write():
+            self._db.execute("DELETE FROM batches WHERE id = ?", (batch_id,))
 
     def _batches(
         self, where: str, values: tuple[Any, ...], limit: int, order: str = "DESC"
