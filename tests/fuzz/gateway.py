@@ -8,6 +8,8 @@
     bodies    request bodies into their reader                     fuzz_bodies.py
     upstream  responses of replicas into their connection          fuzz_upstream.py
     plain     all of these, on the fast path and on the plain one  fuzz_plain.py
+    forms     uploads into the Files API of batches                fuzz_batch.py
+    lines     input files of batches into their check              fuzz_batch.py
 
 Hypothesis draws the cases and makes a failing one smaller. They come in batches, each from a seed
 of its own: a batch is what can be run again, and its memory of what was tried stays small. Nothing
@@ -27,6 +29,7 @@ from time import perf_counter
 from typing import Final
 from zlib import crc32
 
+import fuzz_batch
 import fuzz_bodies
 import fuzz_http
 import fuzz_plain
@@ -42,8 +45,18 @@ KINDS: Final[dict[str, Callable[[Draw], None]]] = {
     "bodies": fuzz_bodies.case,
     "upstream": fuzz_upstream.case,
     "plain": fuzz_plain.case,
+    "forms": fuzz_batch.form_case,
+    "lines": fuzz_batch.lines_case,
 }
-PARTS: Final = {"relay": 3, "http": 2, "bodies": 1, "upstream": 1, "plain": 3}  # of ten cases
+PARTS: Final = {  # of ten cases
+    "relay": 2,
+    "http": 2,
+    "bodies": 1,
+    "upstream": 1,
+    "plain": 2,
+    "forms": 1,
+    "lines": 1,
+}
 BATCH: Final = 250
 _NOTE_CHARACTERS: Final = 1_500
 

@@ -14,7 +14,7 @@ def fuzzer(monkeypatch):
     return importlib.import_module("gateway")
 
 
-@pytest.mark.parametrize("kind", ["http", "relay", "bodies", "upstream", "plain"])
+@pytest.mark.parametrize("kind", ["http", "relay", "bodies", "upstream", "plain", "forms", "lines"])
 def test_no_promise_is_broken(fuzzer, kind):
     ran, trouble = fuzzer.run_batch((kind, 0, 120, 7))
     assert trouble == ""

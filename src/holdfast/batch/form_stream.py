@@ -113,9 +113,9 @@ class FormStream:
         return True
 
     def _take_head(self, events: list[FormEvent]) -> bool:
-        end = self._held.find(b"\r\n\r\n")
+        end = self._held.find(b"\r\n\r\n", 0, _HEADER_BYTES_MAX)
         if end < 0:
-            if len(self._held) > _HEADER_BYTES_MAX:
+            if len(self._held) >= _HEADER_BYTES_MAX:
                 raise invalid("The form is malformed: a part has no end of its headers.", "file")
             return False
         head, self._held = self._held[:end], self._held[end + 4 :]
