@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.batch import batch_desk
 from holdfast.batch.api_errors import disk_full
 from holdfast.batch.input_lines import InputLine
 from holdfast.batch.items import LongResults, new_item
 from holdfast.core.batch.limits import BatchLimits
-from holdfast.queue_port import ItemState
+from holdfast.queue_port import ItemState, QueueUnavailableError
 from holdfast.storage import batch_records
 
 RECORDED = Path(__file__).resolve().parent.parent / "recorded" / "batch-state.tar.gz"
@@ -200,6 +201,40 @@ def test_an_ended_batch_and_its_dead_letters_go_when_their_time_is_over(stage, m
             assert (await here.get(f"/v1/batches/{batch['id']}")).status_code == 404
             assert (await here.get(f"/v1/batches/{kept['id']}")).status_code == 200
             assert not await here.queue.depths()
+
+    stage(scenario)
+
+
+def test_items_that_could_not_be_deleted_at_the_end_go_later(stage, make_line, monkeypatch):
+    async def scenario(_, make):
+        async with make() as here:
+            purge = here.queue.purge
+
+            async def away(*_, **__):
+                raise QueueUnavailableError("away")
+
+            monkeypatch.setattr(here.queue, "purge", away)
+            await here.work()
+            await here.ended((await here.create(make_line(1)))["id"])
+            assert await here.queue.depths()
+            monkeypatch.setattr(here.queue, "purge", purge)
+            await here.desk.look()
+            assert not await here.queue.depths()
+
+    stage(scenario)
+
+
+def test_the_oldest_ended_batches_go_where_there_are_too_many(stage, make_line, monkeypatch):
+    monkeypatch.setattr(batch_desk, "BATCHES_KEPT_MAX", 2)
+
+    async def scenario(_, make):
+        async with make() as here:
+            running = await here.create(make_line(1), tenant="other")
+            made = [await here.ended((await here.create(b"no json"))["id"]) for _ in range(4)]
+            await here.desk.look()
+            listed = (await here.get("/v1/batches")).json()["data"]
+            assert [one["id"] for one in listed] == [made[3]["id"], made[2]["id"]]
+            assert (await here.get(f"/v1/batches/{running['id']}", "other")).status_code == 200
 
     stage(scenario)
 

@@ -51,6 +51,7 @@ from holdfast.storage.batch_records import (
 LOOK_S: Final = 5.0  # between two looks at windows, expired files and batches that may have ended
 _PURGED: Final = tuple(state for state in ItemState if state is not ItemState.DEAD)
 _ENDED: Final = tuple(state.value for state in ENDED)
+BATCHES_KEPT_MAX: Final = 10_000  # of one tenant, as many as files: listing them stays quick
 _COUNTED_EACH: Final = 100  # results read at once to count their bytes; each has up to 256 KB
 _log = structlog.get_logger("holdfast.batch")
 
@@ -265,8 +266,14 @@ class BatchDesk:
             if await asyncio.to_thread(self.records.drop_file, file.id):
                 self.held.give_back(file.tenant, file.bytes)
             await asyncio.to_thread(self._store.delete, file.id)
+        for record in await asyncio.to_thread(self.records.unpurged, _ENDED):
+            if record.id not in self._steps:  # the queue was away when it ended
+                await self._purge(record)
         keep_s = int(self._store.limits.keep_s)
-        for record in await asyncio.to_thread(self.records.over, _ENDED, now, keep_s):
+        over = await asyncio.to_thread(self.records.over, _ENDED, now, keep_s)
+        for tenant in list(self._rates):  # those who created any
+            over += await asyncio.to_thread(self.records.beyond, tenant, _ENDED, BATCHES_KEPT_MAX)
+        for record in over:
             await self._forget(record)
 
     async def stop(self) -> None:

@@ -260,6 +260,15 @@ class BatchRecords:
         where = f"{_SINCE} <= ? AND {_SINCE} <= ? - {_KEEP} AND +state IN ({marks})"
         return self._batches(where, (now - keep_s, now, *states), limit, "ASC")
 
+    def beyond(
+        self, tenant: str, states: tuple[str, ...], most: int, limit: int = 100
+    ) -> list[BatchRecord]:
+        """A tenant's batches in these states that are older than its newest ``most``."""
+        marks = ", ".join("?" * len(states))
+        newest = "SELECT seq FROM batches WHERE tenant = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
+        where = f"tenant = ? AND seq <= ({newest}) AND state IN ({marks})"
+        return self._batches(where, (tenant, tenant, most, *states), limit, "ASC")
+
     def drop_batch(self, batch_id: str) -> None:
         """Delete a batch's record."""
         with self._write():
