@@ -16,7 +16,14 @@ from holdfast.queue_port import ItemState, QueueUnavailableError
 from holdfast.storage import batch_records
 
 RECORDED = Path(__file__).resolve().parent.parent / "recorded" / "batch-state.tar.gz"
+PATIENCE_S = 10.0
 BODY = {"endpoint": "/v1/chat/completions", "completion_window": "24h"}
+
+
+async def depths(here):
+    """What the queue holds once the steps under way have ended: items are deleted in the last."""
+    await asyncio.gather(*here.desk._steps.values())
+    return await here.queue.depths()
 
 
 def states(here, tenant):
@@ -38,7 +45,7 @@ def test_a_tenants_large_files_keep_no_other_tenants_batch_waiting(stage, make_l
             await until(lambda: states(here, "other") == ["in_progress"])
             assert states(here, "hostile").count("validating") >= 2
             await until(lambda: states(here, "hostile") == ["in_progress"] * 3)
-            assert sum(depth.open for depth in await here.queue.depths()) == 3 * 6_000 + 1
+            assert sum(depth.open for depth in await depths(here)) == 3 * 6_000 + 1
 
     stage(scenario)
 
@@ -191,7 +198,7 @@ def test_an_ended_batch_and_its_dead_letters_go_when_their_time_is_over(stage, m
             )
             for one in (batch, kept):
                 assert (await here.ended(one["id"]))["status"] == "completed"
-            (depth,) = await here.queue.depths()
+            (depth,) = await depths(here)
             assert depth.counts == {ItemState.DEAD: 1}
             here.wall += 999
             await here.desk.look()
@@ -200,7 +207,19 @@ def test_an_ended_batch_and_its_dead_letters_go_when_their_time_is_over(stage, m
             await here.desk.look()
             assert (await here.get(f"/v1/batches/{batch['id']}")).status_code == 404
             assert (await here.get(f"/v1/batches/{kept['id']}")).status_code == 200
-            assert not await here.queue.depths()
+            assert not await depths(here)
+
+    stage(scenario)
+
+
+def test_a_look_at_files_waits_for_no_other_tenants_commit(stage, make_line):
+    async def scenario(_, make):
+        async with make() as here:
+            await here.upload(make_line(1))
+            with here.records._write():  # as long as its sync takes
+                async with asyncio.timeout(PATIENCE_S):
+                    listed = (await here.get("/v1/files")).json()["data"]
+            assert len(listed) == 1
 
     stage(scenario)
 
@@ -216,10 +235,10 @@ def test_items_that_could_not_be_deleted_at_the_end_go_later(stage, make_line, m
             monkeypatch.setattr(here.queue, "purge", away)
             await here.work()
             await here.ended((await here.create(make_line(1)))["id"])
-            assert await here.queue.depths()
+            assert await depths(here)
             monkeypatch.setattr(here.queue, "purge", purge)
             await here.desk.look()
-            assert not await here.queue.depths()
+            assert not await depths(here)
 
     stage(scenario)
 
@@ -283,7 +302,7 @@ def test_two_pairs_of_names_that_read_alike_both_run(stage, make_line, until):
             ours = await here.create(make_line(1, "ours"), tenant="team/a")
             theirs = await here.create(make_line(2, body=body), tenant="team")
             await until(lambda: all(here.desk.remaining(one["id"]) for one in (ours, theirs)))
-            assert len({depth.queue for depth in await here.queue.depths()}) == 2
+            assert len({depth.queue for depth in await depths(here)}) == 2
             await here.work()
             for one, tenant in ((ours, "team/a"), (theirs, "team")):
                 done = await here.ended(one["id"], tenant)
@@ -310,13 +329,13 @@ def test_a_state_directory_of_before_goes_on(stage, tmp_path):
                 output = await here.get(f"/v1/files/{done['output_file_id']}/content", tenant)
                 assert output.content.count(b"\n") == len(prompts)
                 assert all(gateway.asked[prompt] == 1 for prompt in prompts)
-            (depth,) = await here.queue.depths()
+            (depth,) = await depths(here)
             assert depth.counts == {ItemState.DEAD: 1}
             (old,) = (await here.get("/v1/batches")).json()["data"]
             here.wall += 1_001
             await here.desk.look()
             assert (await here.get(f"/v1/batches/{old['id']}")).status_code == 404
-            assert not await here.queue.depths()
+            assert not await depths(here)
 
     stage(scenario)
 
@@ -340,6 +359,6 @@ def test_a_batch_that_was_half_enqueued_before_goes_on_in_its_queue(stage, make_
             done = await second.ended(batch["id"], "team/a")
             assert done["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
             assert gateway.asked == {"p1": 1, "p2": 1}
-            assert not await second.queue.depths()
+            assert not await depths(second)
 
     stage(scenario)

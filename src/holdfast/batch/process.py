@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,7 @@ from holdfast.storage.batch_records import BatchRecords, RecordsFullError
 
 LOCK_FILE: Final = "lock"
 _LOCK_S: Final = 0.5  # between two tries while a predecessor drains
+_DISK_THREADS: Final = 96  # each may wait for a sync; gateways pass 64 requests on at once
 _log = structlog.get_logger("holdfast.batch")
 
 
@@ -152,6 +154,7 @@ class BatchProcess:
     async def _run(self, ready: Callable[[], object]) -> None:
         place, section = self._place, self._file.batch
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(_DISK_THREADS, "disk"))
         records = BatchRecords(place.folder / "batches.sqlite")
         queue = self._make_queue(place.folder)
         store = FileStore(place.folder / "files", section.limits)

@@ -4,7 +4,8 @@ Few rows and few writes: a file that is uploaded, a batch that changes its state
 synced, so that what a client was told outlives ``kill -9`` and a power cut. Items of batches are
 not here: they are in a durable queue.
 
-Methods wait for the disk: call them in a thread. One lock makes each call whole.
+Methods wait for the disk: call them in a thread. One lock makes each change whole. Reading has a
+connection of its own: a look at a file does not wait until another tenant's upload is synced.
 """
 
 import sqlite3
@@ -109,15 +110,20 @@ class BatchRecords:
     """Stores files and batches of all tenants."""
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is written
+        self._reading = threading.Lock()
         path.touch(mode=0o600)
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.executescript(_SCHEMA)
+        self._reader = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._reader.execute("PRAGMA query_only=ON")
 
     def close(self) -> None:
         """Close the file."""
+        with self._reading:
+            self._reader.close()
         with self._lock:
             self._db.close()
 
@@ -169,19 +175,16 @@ class BatchRecords:
 
     def known_file_ids(self) -> set[str]:
         """The ids of all files, to find bytes that belong to none."""
-        with self._lock:
-            return {row[0] for row in self._db.execute("SELECT id FROM files")}
+        return {row[0] for row in self._read("SELECT id FROM files")}
 
     def count_files(self, tenant: str) -> int:
         """How many files a tenant has."""
-        with self._lock:
-            asked = "SELECT count(*) FROM files WHERE tenant = ?"
-            return int(self._db.execute(asked, (tenant,)).fetchone()[0])
+        asked = "SELECT count(*) FROM files WHERE tenant = ?"
+        return int(self._read(asked, (tenant,))[0][0])
 
     def file_bytes(self) -> dict[str, int]:
         """The bytes of all files together, by tenant."""
-        with self._lock:
-            return dict(self._db.execute("SELECT tenant, sum(bytes) FROM files GROUP BY tenant"))
+        return dict(self._read("SELECT tenant, sum(bytes) FROM files GROUP BY tenant"))
 
     def drop_file(self, file_id: str) -> bool:
         """Delete a file's record; False where it was gone before."""
@@ -190,18 +193,15 @@ class BatchRecords:
 
     def _files(self, where: str, values: Any, limit: int, order: str = "DESC") -> list[FileRecord]:
         query = f"{_FILES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
-        with self._lock:
-            return [FileRecord(*row) for row in self._db.execute(query, tuple(values))]
+        return [FileRecord(*row) for row in self._read(query, tuple(values))]
 
     # --- keys ---
 
     def created(self, tenant: str, name: str) -> CreationKey | None:
         """What a tenant's key made; None: nothing, or long ago."""
-        with self._lock:
-            row = self._db.execute(
-                "SELECT * FROM creation_keys WHERE tenant = ? AND name = ?", (tenant, name)
-            ).fetchone()
-        return None if row is None else CreationKey(*row)
+        asked = "SELECT * FROM creation_keys WHERE tenant = ? AND name = ?"
+        rows = self._read(asked, (tenant, name))
+        return CreationKey(*rows[0]) if rows else None
 
     def _add_key(self, key: CreationKey | None) -> None:
         if key is not None:
@@ -278,8 +278,11 @@ class BatchRecords:
         self, where: str, values: tuple[Any, ...], limit: int, order: str = "DESC"
     ) -> list[BatchRecord]:
         query = f"{_BATCHES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
-        with self._lock:
-            return [_batch(row[0]) for row in self._db.execute(query, values)]
+        return [_batch(row[0]) for row in self._read(query, values)]
+
+    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._reading:
+            return self._reader.execute(query, values).fetchall()
 
     @contextmanager
     def _write(self) -> Iterator[None]:
