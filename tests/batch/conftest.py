@@ -125,6 +125,7 @@ class Answer:
 
     status_code: int
     content: bytes
+    headers: dict[str, str]
 
     @property
     def text(self):
@@ -200,7 +201,8 @@ class Client:
 
         await self._app(scope, receive, send)
         content = b"".join(one.get("body", b"") for one in told[1:])
-        return Answer(told[0]["status"], content)
+        headers = {name.decode(): value.decode() for name, value in told[0]["headers"]}
+        return Answer(told[0]["status"], content, headers)
 
 
 class Stage:
@@ -228,8 +230,11 @@ class Stage:
             items=ItemPolicyConfig(pause_s=0.01, pause_max_s=0.02),
         )
         backlog = BacklogApi(self.desk, self.queue, self.runner, monotonic_ns)
-        self.app = build_app(FilesApi(self.records, self.store), BatchesApi(self.desk), backlog)
+        self.app = build_app(
+            FilesApi(self.records, self.store, self.desk.held), BatchesApi(self.desk), backlog
+        )
         self.working = None
+        self.models = ["m"]  # that gateways report
         self.waiting = 0  # people, as gateways report them
         self.p95_s = None  # of their first tokens
 
@@ -249,7 +254,10 @@ class Stage:
         while True:
             running = len(self.runner._running)
             waiting, ready = self.waiting, self.ready
-            rows = [LoadRow("m", waiting, running, slots, self.p95_s, ready=ready)]
+            rows = [
+                LoadRow(model, waiting, running, slots, self.p95_s, ready=ready)
+                for model in self.models
+            ]
             self.loads.take(LoadDatagram("gateway-0", rows))
             await asyncio.sleep(0.02)
 

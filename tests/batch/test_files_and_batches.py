@@ -82,17 +82,17 @@ def test_what_is_wrong_with_a_request_is_told_in_openais_shape(stage):
 def test_quotas_bound_bytes_files_and_batches_of_a_tenant(stage, make_line):
     async def scenario(_, make):
         limits = BatchLimits(
-            file_bytes_max=400, tenant_bytes_max=600, tenant_batches_max=1, disk_free_min=0
+            file_bytes_max=4_000, tenant_bytes_max=6_000, tenant_batches_max=1, disk_free_min=0
         )
         async with make(limits=limits) as here:
-            large = await here.upload(b"x" * 500)
+            large = await here.upload(b"x" * 5_000)
             assert (large.status_code, large.json()["error"]["code"]) == (413, "file_too_large")
             await here.create(make_line(1))
-            assert (await here.upload(b"x" * 300)).status_code == 200
-            over = await here.upload(b"x" * 300)
+            assert (await here.upload(b"x" * 3_000)).status_code == 200
+            over = await here.upload(b"x" * 3_000)
             assert over.status_code == 429
             assert over.json()["error"]["code"] == "files_quota_exceeded"
-            assert (await here.upload(b"x" * 300, tenant="other")).status_code == 200
+            assert (await here.upload(b"x" * 3_000, tenant="other")).status_code == 200
             file = (await here.get("/v1/files")).json()["data"][-1]
             async with here.client() as client:
                 body = {
@@ -206,23 +206,58 @@ def test_a_file_that_a_batch_reads_is_not_deleted(stage, make_line):
 
 
 def test_a_full_disk_refuses_new_work_and_goes_on_when_room_returns(stage, make_line, until):
+    async def scenario(gateway, make):
+        free = [10**9]
+        limits = BatchLimits(disk_free_min=1_000)
+        async with make(limits=limits, free_bytes=lambda _: free[0]) as here:
+            batch = await here.create(b"".join(make_line(n) for n in range(40)))
+            gateway.stand_still()
+            await here.work(slots=8)
+            await until(lambda: gateway.now)
+            free[0] = 10
+            refused = await here.upload(b"x")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
+            await until(lambda: here.runner.feeds["m"].pace.reason.startswith("the disk has no"))
+            running = len(here.runner._running)
+            assert 0 < running < 40
+            gateway.hold.set()  # what runs is recorded, and nothing else is sent
+            await until(lambda: here.runner.settlements.recorded == running)
+            for _ in range(3):
+                await here.runner._look()
+            assert sum(gateway.asked.values()) == running
+            free[0] = 10**9
+            done = await here.ended(batch["id"])
+            assert (done["status"], done["request_counts"]["completed"]) == ("completed", 40)
+            assert (await here.upload(b"x")).status_code == 200
+
+    stage(scenario)
+
+
+def test_an_output_waits_for_room_on_the_disk(stage, make_line, until):
     async def scenario(_, make):
         free = [10**9]
         limits = BatchLimits(disk_free_min=1_000)
         async with make(limits=limits, free_bytes=lambda _: free[0]) as here:
             batch = await here.create(b"".join(make_line(n) for n in range(5)))
-            free[0] = 10
-            refused = await here.upload(b"x")
-            assert (refused.status_code, refused.json()["error"]["code"]) == (507, "disk_full")
+            begin, here.store.begin = here.store.begin, refuse_once_full(here.store, free)
             await here.work()
-            await until(lambda: here.runner.settlements.recorded == 5)
             await until(lambda: here.desk.open[batch["id"]].state == "finalizing")
             assert (await here.get(f"/v1/batches/{batch['id']}")).json()["status"] == "finalizing"
             free[0] = 10**9
+            here.store.begin = begin
             assert (await here.ended(batch["id"]))["status"] == "completed"
-            assert (await here.upload(b"x")).status_code == 200
 
     stage(scenario)
+
+
+def refuse_once_full(store, free):
+    """The disk is full from the first output file on."""
+
+    def begin():
+        free[0] = 10
+        return store.check_room()
+
+    return begin
 
 
 def test_a_successor_goes_on_where_a_killed_process_was(stage, make_line, tmp_path, until):

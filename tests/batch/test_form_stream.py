@@ -51,6 +51,24 @@ def test_a_byte_at_a_time_holds_back_no_more_than_a_boundary():
     assert stream.complete
 
 
+@pytest.mark.parametrize("size", [1, 7, 1_000])
+def test_nothing_but_a_line_break_stands_around_the_boundaries(size):
+    data = b"\r\n" + form(b"abc")
+    stream, events = read(data, range(size, len(data), size))
+    assert stream.complete
+    assert FileData(b"abc") in events or size == 1
+    endless = FormStream(TYPE)
+    endless.feed(form(b"abc"))
+    with pytest.raises(ApiRefusalError):
+        endless.feed(b"\n" * size)
+
+
+def test_what_precedes_the_first_boundary_is_refused_before_it_is_much():
+    stream = FormStream(TYPE)
+    with pytest.raises(ApiRefusalError):
+        stream.feed(b"\r\n" * 100)
+
+
 def test_an_incomplete_form_is_not_complete():
     stream, events = read(form(b"abc")[:-20], [])
     assert not stream.complete
@@ -65,6 +83,10 @@ def test_an_incomplete_form_is_not_complete():
         (b"--xyz\r\ncontent-type: x\r\n\r\nabc", "no name"),
         (b"--xyz\r\n" + b"a" * 5_000, "no end of its headers"),
         (form(b"1")[:-8] + b"--xyz\r\n" + form(b"2")[7:], "one file"),
+        (form(b"1") + b"x", "follow its last boundary"),
+        (form(b"1")[:-2] + b"\n", "follow its last boundary"),
+        (form(b"1") + b"\r\n", "follow its last boundary"),
+        (b"\r\n" * 2 + form(b"1"), "precede"),
     ],
 )
 def test_malformed_forms_are_refused_with_the_reason(data, said):

@@ -2,19 +2,21 @@
 
 import io
 import json
+import tracemalloc
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.batch import input_lines
-from holdfast.batch.input_lines import InputLine, LineError, body_of, check_lines, split_lines
+from holdfast.batch.input_lines import InputLine, LineError, body_of, check_pieces, split_lines
 
 CHAT = "/v1/chat/completions"
 
 
 def check(data, **options):
-    return list(check_lines(io.BytesIO(data), CHAT, **options))
+    return list(chain.from_iterable(check_pieces(io.BytesIO(data), CHAT, **options)))
 
 
 def test_good_lines_are_told_with_their_place(make_line):
@@ -61,6 +63,36 @@ def test_too_many_lines_and_an_empty_file_concern_the_whole_file(make_line):
     assert check(data, lines_max=3)[-1].code == "too_many_requests"
     (error,) = check(b"\n \n")
     assert (error.code, error.line) == ("empty_file", None)
+
+
+def test_empty_lines_count(make_line):
+    found = check(make_line(1) + b"\n \n" + make_line(2), lines_max=3)
+    assert [one.number for one in found[:1]] == [1]
+    assert (found[1].code, len(found)) == ("too_many_requests", 2)
+
+
+def test_a_piece_is_bounded_in_lines_and_in_bytes():
+    pieces = list(check_pieces(io.BytesIO(b"\n" * 2_000), CHAT, lines_max=1_200))
+    assert [[one.code for one in piece] for piece in pieces] == [[], [], ["too_many_requests"]]
+    long = b'{"custom_id": "' + b"x" * (1 << 20) + b'"}\n'
+    assert [len(piece) for piece in check_pieces(io.BytesIO(long * 12), CHAT)] == [5, 5, 2]
+
+
+def test_a_line_is_checked_without_being_built(make_line):
+    """A line of 2 MB with half a million lists in its body costs a few times its own bytes."""
+    body = {"model": "m", "messages": [[]] * 600_000}
+    data = make_line(1, body=body)
+    tracemalloc.start()
+    found = check(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(found[0], InputLine)
+    assert peak < 6 * len(data) + (4 << 20)
+
+
+def test_a_line_that_is_not_utf_8_is_no_json(make_line):
+    (error,) = check(make_line(1).replace(b"p1", b"\xff"))
+    assert error.code == "invalid_json_line"
 
 
 def test_a_line_without_end_is_not_kept(monkeypatch):

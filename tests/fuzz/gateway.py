@@ -10,6 +10,8 @@
     links     frames of control, at both ends of a link            fuzz_links.py
     plain     those of a gateway, on the fast path and on the plain one  fuzz_plain.py
     messages  what others write into queues, into its reader       fuzz_messages.py
+    forms     uploads into the Files API of batches                fuzz_batch.py
+    lines     input files of batches into their check              fuzz_batch.py
 
 Hypothesis draws the cases and makes a failing one smaller. They come in batches, each from a seed
 of its own: a batch is what can be run again, and its memory of what was tried stays small. Nothing
@@ -29,6 +31,7 @@ from time import perf_counter
 from typing import Final
 from zlib import crc32
 
+import fuzz_batch
 import fuzz_bodies
 import fuzz_http
 import fuzz_links
@@ -48,16 +51,10 @@ KINDS: Final[dict[str, Callable[[Draw], None]]] = {
     "links": fuzz_links.case,
     "plain": fuzz_plain.case,
     "messages": fuzz_messages.case,
+    "forms": fuzz_batch.form_case,
+    "lines": fuzz_batch.lines_case,
 }
-PARTS: Final = {
-    "relay": 3,
-    "http": 2,
-    "bodies": 1,
-    "upstream": 1,
-    "links": 1,
-    "plain": 1,
-    "messages": 1,
-}  # of ten cases
+PARTS: Final = {name: 2 if name == "relay" else 1 for name in KINDS}  # of ten cases
 BATCH: Final = 250
 _NOTE_CHARACTERS: Final = 1_500
 

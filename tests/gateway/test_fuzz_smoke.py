@@ -15,7 +15,8 @@ def fuzzer(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", ["http", "relay", "bodies", "upstream", "links", "plain", "messages"]
+    "kind",
+    ["http", "relay", "bodies", "upstream", "links", "plain", "messages", "forms", "lines"],
 )
 def test_no_promise_is_broken(fuzzer, kind):
     ran, trouble = fuzzer.run_batch((kind, 0, 120, 7))

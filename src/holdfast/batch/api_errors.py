@@ -7,7 +7,7 @@
      ├─ a conflict    409     file_in_use, batch_finished
      ├─ too large     413     file_too_large
      ├─ not JSON      415     unsupported_media_type
-     ├─ a quota       429     files_quota_exceeded, batches_quota_exceeded
+     ├─ a quota       429     files_quota_exceeded, batches_quota_exceeded, rate_limit_exceeded
      └─ no room       507     disk_full: interactive traffic goes on
 
 A message names the member at fault and the fix; it quotes nothing of a file's content.
@@ -26,12 +26,20 @@ _TYPES: Final = {
 class ApiRefusalError(Exception):
     """A request that is refused: the status and the error object that its caller gets."""
 
-    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
         super().__init__(f"{status} {code}")
         self.status = status
         self.code = code
         self.message = message
         self.param = param
+        self.retry_after_s = retry_after_s  # None: nobody knows when it would be accepted
 
     def body(self) -> dict[str, Any]:
         """The error as OpenAI's SDKs read it."""
@@ -63,6 +71,12 @@ def no_batch(batch_id: str) -> ApiRefusalError:
     )
 
 
+def quota_full(bytes_max: int, param: str | None = None) -> ApiRefusalError:
+    """The 429 for a tenant whose files and results have no room for more."""
+    message = f"Your files and results may have {bytes_max} bytes together; delete some files."
+    return ApiRefusalError(429, "files_quota_exceeded", message, param)
+
+
 def disk_full() -> ApiRefusalError:
     """The 507 for a disk without room: nothing of the upload is kept, other traffic goes on."""
     message = (
@@ -72,4 +86,12 @@ def disk_full() -> ApiRefusalError:
     return ApiRefusalError(507, "disk_full", message)
 
 
-__all__ = ["INVALID", "ApiRefusalError", "disk_full", "invalid", "no_batch", "no_file"]
+__all__ = [
+    "INVALID",
+    "ApiRefusalError",
+    "disk_full",
+    "invalid",
+    "no_batch",
+    "no_file",
+    "quota_full",
+]

@@ -1,7 +1,7 @@
 """Takes batches from their creation to their output files; survives ``kill -9`` at every step.
 
     create ─► check the lines ─► enqueue them ─► (the runner works) ─► all ended ─► write ─► purge
-                                                  cancel, expire ─────────┘
+                                                  cancel, expire ─────────┘        keep_s ─► forget
 
 Each step begins from what is on disk and can be repeated: a batch that was being checked is checked
 again, items that are enqueued twice are one, files are written anew from the terminal records, and
@@ -11,21 +11,24 @@ has not ended, and do the step that its state names.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import aclosing
 from dataclasses import dataclass, replace
-from itertools import islice
+from math import ceil
 from secrets import token_hex
 from typing import Any, Final
 
 import structlog
 
-from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid
+from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, quota_full
 from holdfast.batch.disk_threads import in_disk_thread
 from holdfast.batch.file_store import FileStore
 from holdfast.batch.files_api import OUTPUT_PURPOSE
-from holdfast.batch.input_lines import ERRORS_MAX, InputLine, LineError, check_lines
-from holdfast.batch.items import ItemQueue, LongResults, new_item
+from holdfast.batch.held_bytes import HeldBytes
+from holdfast.batch.input_checks import InputChecks
+from holdfast.batch.input_lines import InputLine, LineError
+from holdfast.batch.items import ItemQueue, LongResults, model_of, new_item
 from holdfast.batch.output_files import OutputWriter
 from holdfast.core.batch.lifecycle import (
     ENDED,
@@ -35,7 +38,8 @@ from holdfast.core.batch.lifecycle import (
     follow,
     may_take,
 )
-from holdfast.queue_port import DurableQueue, ItemState, QueueError
+from holdfast.core.request.admission.quota import TokenBucket
+from holdfast.queue_port import TERMINAL, DurableQueue, ItemState, QueueError
 from holdfast.storage.batch_records import (
     BatchRecord,
     BatchRecords,
@@ -44,9 +48,11 @@ from holdfast.storage.batch_records import (
     RecordsFullError,
 )
 
-CHECK_LINES: Final = 500  # checked, and enqueued, in one go: the loop turns in between
 LOOK_S: Final = 5.0  # between two looks at windows, expired files and batches that may have ended
 _PURGED: Final = tuple(state for state in ItemState if state is not ItemState.DEAD)
+_ENDED: Final = tuple(state.value for state in ENDED)
+BATCHES_KEPT_MAX: Final = 10_000  # of one tenant, as many as files: listing them stays quick
+_COUNTED_EACH: Final = 100  # results read at once to count their bytes; each has up to 256 KB
 _log = structlog.get_logger("holdfast.batch")
 
 
@@ -81,6 +87,7 @@ class BatchDesk:
         *,
         abort: Callable[[str], None] = lambda _: None,
         wall: Callable[[], float] = time.time,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.records = records
         self._store = store
@@ -89,11 +96,17 @@ class BatchDesk:
         self._writer = OutputWriter(store, queue, results)
         self.abort = abort  # ends the items of a batch that run now
         self._wall = wall
+        self._now_ns = now_ns
+        self.held = HeldBytes(store.limits.tenant_bytes_max)
+        self._kept: dict[str, int] = {}  # of them, by batch: its lines, and its answers so far
+        self._full_at: dict[str, int] = {}  # what was held when an answer did not fit, by batch
+        self._checks = InputChecks(store)
+        self._rates: dict[str, TokenBucket] = {}  # of creations, by tenant
+        self._creating: Counter[str] = Counter()  # batches that are being stored, by tenant
         self.open: dict[str, BatchRecord] = {}  # by id: what has not ended
         self._remaining: dict[str, int] = {}  # items without a terminal record, by batch
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
-        self._checking = asyncio.Semaphore(1)  # its lines are in memory, so one batch at a time
 
     # --- what the API asks ---
 
@@ -114,12 +127,7 @@ class BatchDesk:
         if file.purpose != "batch":
             message = f"The file has the purpose '{file.purpose}'; upload one with 'batch'."
             raise invalid(message, "input_file_id", "invalid_purpose")
-        limits = self._store.limits
-        own = sum(1 for batch in self.open.values() if batch.tenant == tenant)
-        if own >= limits.tenant_batches_max:
-            message = f"You have {own} batches that have not ended, which is the limit."
-            raise ApiRefusalError(429, "batches_quota_exceeded", message)
-        self._store.check_room()
+        self._admit(tenant)
         now = int(self._wall())
         record = BatchRecord(
             f"batch_{token_hex(12)}",
@@ -128,17 +136,39 @@ class BatchDesk:
             new.endpoint,
             new.input_file_id,
             now,
-            now + int(limits.window_s),
+            now + int(self._store.limits.window_s),
             new.output_keep_s,
             new.metadata,
             times={BatchState.VALIDATING.value: now},
         )
+        self._creating[tenant] += 1
         try:
             await self._put(record, key=make_key(record.id))
         except RecordsFullError as error:
             raise disk_full() from error
+        finally:
+            self._creating[tenant] -= 1
         self._begin_step(record.id)
         return record
+
+    def _admit(self, tenant: str) -> None:
+        """Refuse another batch of a tenant that has too many, holds too much or is too fast."""
+        limits = self._store.limits
+        own = sum(1 for batch in self.open.values() if batch.tenant == tenant)
+        own += self._creating[tenant]
+        if own >= limits.tenant_batches_max:
+            message = f"You have {own} batches that have not ended, which is the limit."
+            raise ApiRefusalError(429, "batches_quota_exceeded", message)
+        if not self.held.fits(tenant, 1):
+            raise quota_full(limits.tenant_bytes_max)
+        self._store.check_room()
+        most = limits.tenant_batches_per_minute
+        rate = self._rates.setdefault(tenant, TokenBucket(most / 60.0, float(most)))
+        now = self._now_ns()
+        if not rate.take(1.0, now):
+            wait_s = ceil(rate.wait_s(1.0, now))
+            message = f"You may create {most} batches in a minute; the next one in {wait_s} s."
+            raise ApiRefusalError(429, "rate_limit_exceeded", message, retry_after_s=max(1, wait_s))
 
     async def cancel(self, tenant: str, batch_id: str) -> BatchRecord:
         """Begin to cancel a batch that has not ended."""
@@ -180,6 +210,21 @@ class BatchDesk:
         """Items of a batch without a terminal record, as far as is known."""
         return self._remaining.get(batch_id, 0)
 
+    def has_room(self, batch_id: str, tenant: str) -> bool:
+        """Whether a further answer of a batch may fit into its tenant's quota."""
+        return self.held.of(tenant) < self._full_at.get(batch_id, self.held.bytes_max)
+
+    def keep_answer(self, batch_id: str, tenant: str, size: int) -> bool:
+        """Count an answer that is about to be recorded; False: the tenant's quota is used up."""
+        if batch_id not in self._kept:  # it has ended, or is about to: nobody reads this answer
+            return True
+        fits = self.held.take(tenant, size)
+        if fits:
+            self._kept[batch_id] += size
+        else:
+            self._full_at[batch_id] = self.held.of(tenant)
+        return fits
+
     def ended(self, batch_id: str, count: int = 1) -> None:
         """Note that so many items of a batch have their terminal record now."""
         if batch_id in self._remaining:
@@ -191,6 +236,8 @@ class BatchDesk:
 
     async def start(self) -> None:
         """Go on with every batch that has not ended; tidy up what a crash left."""
+        for tenant, size in (await asyncio.to_thread(self.records.file_bytes)).items():
+            self.held.add(tenant, size)
         known = await asyncio.to_thread(self.records.known_file_ids)
         swept = await asyncio.to_thread(self._store.sweep, known)
         if swept:
@@ -198,14 +245,13 @@ class BatchDesk:
         open_states = tuple(state.value for state in BatchState if state not in ENDED)
         for record in await asyncio.to_thread(self.records.batches_in, open_states):
             self.open[record.id] = record
-        ended = tuple(state.value for state in ENDED)
-        for record in await asyncio.to_thread(self.records.unpurged, ended):
+        for record in await asyncio.to_thread(self.records.unpurged, _ENDED):
             await self._purge(record)
         for batch_id in list(self.open):
             self._begin_step(batch_id)
 
     async def look(self) -> None:
-        """Expire windows and files; find batches that ended without the runner."""
+        """Expire windows, files and ended batches; find batches that ended without the runner."""
         now = int(self._wall())
         for record in list(self.open.values()):
             state = BatchState(record.state)
@@ -217,8 +263,18 @@ class BatchDesk:
         for file in await asyncio.to_thread(self.records.expired_files, now):
             if any(batch.input_file_id == file.id for batch in self.open.values()):
                 continue
-            await asyncio.to_thread(self.records.drop_file, file.id)
+            if await asyncio.to_thread(self.records.drop_file, file.id):
+                self.held.give_back(file.tenant, file.bytes)
             await asyncio.to_thread(self._store.delete, file.id)
+        for record in await asyncio.to_thread(self.records.unpurged, _ENDED):
+            if record.id not in self._steps:  # the queue was away when it ended
+                await self._purge(record)
+        keep_s = int(self._store.limits.keep_s)
+        over = await asyncio.to_thread(self.records.over, _ENDED, now, keep_s)
+        for tenant in list(self._rates):  # those who created any
+            over += await asyncio.to_thread(self.records.beyond, tenant, _ENDED, BATCHES_KEPT_MAX)
+        for record in over:
+            await self._forget(record)
 
     async def stop(self) -> None:
         """End the steps under way; the next start repeats them."""
@@ -249,7 +305,7 @@ class BatchDesk:
         """Carry out what a batch's state asks for; whether its state changed."""
         state = BatchState(record.state)
         if state is BatchState.VALIDATING:
-            async with self._checking:
+            async with self._checks.alone(record.tenant):
                 return await self._validate(record)
         if state is BatchState.IN_PROGRESS:
             if await self._open_items(record):
@@ -264,66 +320,82 @@ class BatchDesk:
         return False
 
     async def _validate(self, record: BatchRecord) -> bool:
-        lines, errors = await self._check(record)
-        if errors:
-            told = tuple(error.to_json() for error in errors)
-            if BatchState(self.open[record.id].state) is BatchState.VALIDATING:
-                await self._move(record.id, BatchEvent.INVALID, errors=told)
-            return True
-        queues: dict[str, list[InputLine]] = {}
-        for line in lines:
-            name = ItemQueue(record.tenant, line.model).name
-            queues.setdefault(name, []).append(line)
-        if BatchState(self.open[record.id].state) is not BatchState.VALIDATING:
+        checked = await self._checks.check(record, lambda: self._validating(record.id))
+        if not self._validating(record.id):
             return True  # cancelled meanwhile: nothing was enqueued
+        if not checked.errors and not self._keep(record, checked.kept_bytes):
+            refusal = quota_full(self._store.limits.tenant_bytes_max)
+            checked.errors.append(LineError(refusal.code, refusal.message, "input_file_id"))
+        if checked.errors:
+            told = tuple(error.to_json() for error in checked.errors)
+            await self._move(record.id, BatchEvent.INVALID, errors=told)
+            return True
+        # A batch that was being enqueued by its predecessor goes on in the same queues.
+        names = {model_of(name, record.tenant): name for name in record.queues}
+        for model in checked.models:
+            names.setdefault(model, ItemQueue(record.tenant, model).name)
+
+        def enqueuing(known: BatchRecord) -> BatchRecord:
+            queues, total = tuple(names.values()), checked.total
+            return replace(known, queues=queues, total=total, kept_bytes=checked.kept_bytes)
+
         # Known before the first item is there: whoever cancels finds all of them.
-        total = len(lines)
-        await self._change(
-            record.id, lambda known: replace(known, queues=tuple(queues), total=total)
-        )
-        self._remaining[record.id] = len(lines)
-        for name, own in queues.items():
-            for begin in range(0, len(own), CHECK_LINES):
-                if BatchState(self.open[record.id].state) is not BatchState.VALIDATING:
+        await self._change(record.id, enqueuing)
+        self._remaining[record.id] = checked.total
+        async with aclosing(self._checks.lines(record)) as pieces:
+            async for lines in pieces:
+                await self._enqueue(record, lines, names)
+                if not self._validating(record.id):
                     return True
-                chunk = own[begin : begin + CHECK_LINES]
-                items = [
-                    new_item(record.id, record.tenant, line, float(record.expires_at))
-                    for line in chunk
-                ]
-                await self._queue.enqueue(name, items)
         if may_take(BatchState(self.open[record.id].state), BatchEvent.VALID):
             await self._move(record.id, BatchEvent.VALID)
-            _log.info("batch runs", batch=record.id, tenant=record.tenant, items=len(lines))
+            _log.info("batch runs", batch=record.id, tenant=record.tenant, items=checked.total)
         return True
 
-    async def _check(self, record: BatchRecord) -> tuple[list[InputLine], list[LineError]]:
-        limits = self._store.limits
-        lines: list[InputLine] = []
-        errors: list[LineError] = []
-        models: set[str] = set()
-        with ExitStack() as opened:
-            file = await in_disk_thread(
-                lambda: opened.enter_context(self._store.open(record.input_file_id))
-            )
-            found = check_lines(file, record.endpoint, lines_max=limits.lines_max)
-            while chunk := await in_disk_thread(lambda: list(islice(found, CHECK_LINES))):
-                for one in chunk:
-                    if isinstance(one, LineError):
-                        errors.append(one)
-                    else:
-                        models.add(one.model)
-                        lines.append(one)
-                if len(errors) >= ERRORS_MAX:
-                    break
-        if len(models) > limits.models_max:
-            message = f"The file names more than {limits.models_max} models; split it."
-            errors.append(LineError("too_many_models", message, "input_file_id"))
-        if not all(ItemQueue(record.tenant, model).fits for model in models):
-            errors.append(LineError("model_not_found", "A model's name is too long.", "model"))
-        return lines, errors[:ERRORS_MAX]
+    def _validating(self, batch_id: str) -> bool:
+        return BatchState(self.open[batch_id].state) is BatchState.VALIDATING
+
+    async def _enqueue(
+        self, record: BatchRecord, lines: list[InputLine], names: dict[str, str]
+    ) -> None:
+        self._store.check_room()
+        deadline = float(record.expires_at)
+        by_model: dict[str, list[InputLine]] = {}
+        for line in lines:
+            by_model.setdefault(line.model, []).append(line)
+        for model, own in by_model.items():
+            items = [new_item(record.id, record.tenant, line, deadline) for line in own]
+            await self._queue.enqueue(names[model], items)
+
+    def _keep(self, record: BatchRecord, size: int) -> bool:
+        """Count what a batch takes at least; False: it does not fit into its tenant's quota."""
+        self._drop_kept(record)
+        if not self.held.take(record.tenant, size):
+            return False
+        self._kept[record.id] = size
+        return True
+
+    def _drop_kept(self, record: BatchRecord) -> None:
+        self._full_at.pop(record.id, None)
+        self.held.give_back(record.tenant, self._kept.pop(record.id, 0))
+
+    async def _count_kept(self, record: BatchRecord) -> None:
+        """Count what a batch of an earlier process keeps, before any of its items runs here."""
+        size = record.kept_bytes
+        for queue in record.queues:
+            after = 0
+            while page := await self._queue.items(
+                queue, states=TERMINAL, group=record.id, after=after, limit=_COUNTED_EACH
+            ):
+                after = page[-1].seq
+                size += await in_disk_thread(self._results.bytes_of, [one.result for one in page])
+        self._drop_kept(record)
+        self._kept[record.id] = size
+        self.held.add(record.tenant, size)
 
     async def _open_items(self, record: BatchRecord) -> int:
+        if record.id not in self._kept:
+            await self._count_kept(record)
         remaining = 0
         for queue in record.queues:
             for depth in await self._queue.depths(queue, record.id):
@@ -359,6 +431,8 @@ class BatchDesk:
             completed=written.completed,
             failed=written.failed,
         )
+        for file in files:
+            self.held.add(record.tenant, file.bytes)
         _log.info(
             f"batch {moved.state}",
             batch=record.id,
@@ -374,6 +448,12 @@ class BatchDesk:
             await self._queue.purge(queue, group=record.id, states=_PURGED)
         await asyncio.to_thread(self._results.drop, record.id)
         await asyncio.to_thread(self.records.put_batch, replace(record, purged=True))
+
+    async def _forget(self, record: BatchRecord) -> None:
+        """Delete what is left of a batch that ended long ago: dead letters, and its record."""
+        for queue in record.queues:
+            await self._queue.purge(queue, group=record.id)
+        await asyncio.to_thread(self.records.drop_batch, record.id)
 
     async def _move(
         self,
@@ -417,6 +497,7 @@ class BatchDesk:
         if BatchState(record.state) in ENDED:
             self.open.pop(record.id, None)
             self._remaining.pop(record.id, None)
+            self._drop_kept(record)
         else:
             self.open[record.id] = record
 

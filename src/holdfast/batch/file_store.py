@@ -96,9 +96,13 @@ class FileStore:
         """Where the bytes of a file are."""
         return self.folder / file_id
 
+    def has_room(self) -> bool:
+        """Whether the disk has more free than its reserve."""
+        return self._free_bytes(self.folder) >= self.limits.disk_free_min
+
     def check_room(self) -> None:
         """Refuse new bytes while the disk has less free than its reserve."""
-        if self._free_bytes(self.folder) < self.limits.disk_free_min:
+        if not self.has_room():
             raise disk_full()
 
     def begin(self) -> PartialFile:

@@ -13,11 +13,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from holdfast.batch.api_answers import json_answer, number, tenant_of
-from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, no_file
+from holdfast.batch.api_errors import ApiRefusalError, disk_full, invalid, no_file, quota_full
 from holdfast.batch.creation_keys import CreationKeys, fingerprint_of, gone
 from holdfast.batch.disk_threads import in_disk_thread
 from holdfast.batch.file_store import FileStore, PartialFile
 from holdfast.batch.form_stream import FileBegun, FileData, FileEnded, FormField, FormStream
+from holdfast.batch.held_bytes import HeldBytes
 from holdfast.storage.batch_records import (
     BatchRecords,
     CreationKey,
@@ -52,10 +53,10 @@ def file_json(record: FileRecord) -> dict[str, Any]:
 class FilesApi:
     """The handlers of ``/v1/files``."""
 
-    def __init__(self, records: BatchRecords, store: FileStore) -> None:
+    def __init__(self, records: BatchRecords, store: FileStore, held: HeldBytes) -> None:
         self._records = records
         self._store = store
-        self._arriving: dict[str, int] = {}  # bytes of uploads under way, by tenant
+        self._held = held
         self._keys = CreationKeys(records)
 
     def routes(self) -> list[Route]:
@@ -73,11 +74,11 @@ class FilesApi:
         tenant = tenant_of(request)
         form = FormStream(request.headers.get("content-type", ""))
         limits = self._store.limits
-        count, used = await asyncio.to_thread(self._records.used, tenant)
+        count = await asyncio.to_thread(self._records.count_files, tenant)
         if count >= limits.tenant_files_max:
             message = f"You have {count} files, which is the limit; delete some."
             raise ApiRefusalError(429, "files_quota_exceeded", message)
-        upload = _Upload(used + self._arriving.get(tenant, 0), self._keys.name_of(request))
+        upload = _Upload(self._keys.name_of(request))
         try:
             async for data in request.stream():
                 await self._take(upload, form.feed(data), tenant)
@@ -85,9 +86,8 @@ class FilesApi:
         except ClientDisconnect:
             return Response(status_code=499)
         finally:
-            self._arriving[tenant] = self._arriving.get(tenant, 0) - upload.counted
-            if not self._arriving[tenant]:
-                del self._arriving[tenant]
+            if not upload.kept:
+                self._held.give_back(tenant, upload.counted)
             if upload.file is not None:
                 await in_disk_thread(upload.file.drop)
 
@@ -106,14 +106,9 @@ class FilesApi:
                 if upload.file.bytes + size > limits.file_bytes_max:
                     message = f"A file may have {limits.file_bytes_max} bytes; split it."
                     raise ApiRefusalError(413, "file_too_large", message, "file")
-                if upload.used + upload.file.bytes + size > limits.tenant_bytes_max:
-                    message = (
-                        f"Your files may have {limits.tenant_bytes_max} bytes together; "
-                        "delete some."
-                    )
-                    raise ApiRefusalError(429, "files_quota_exceeded", message, "file")
+                if not self._held.take(tenant, size):
+                    raise quota_full(limits.tenant_bytes_max, "file")
                 upload.counted += size
-                self._arriving[tenant] = self._arriving.get(tenant, 0) + size
                 await in_disk_thread(upload.write, event.data)
             elif isinstance(event, FileEnded):
                 upload.complete = True
@@ -138,7 +133,7 @@ class FilesApi:
             made = await self._keys.made(tenant, upload.key, asked)
             if not made:
                 key = self._keys.new(tenant, upload.key, asked, record.id)
-                await in_disk_thread(_keep, upload.file, self._records, record, key)
+                await in_disk_thread(upload.keep, self._records, record, key)
                 return json_answer(file_json(record))
         found = await asyncio.to_thread(self._records.file, tenant, made)
         if found is None:
@@ -182,7 +177,8 @@ class FilesApi:
         if running:
             message = f"The file is the input of {running}, which has not ended; cancel it first."
             raise ApiRefusalError(409, "file_in_use", message, "id")
-        await asyncio.to_thread(self._records.drop_file, record.id)
+        if await asyncio.to_thread(self._records.drop_file, record.id):
+            self._held.give_back(record.tenant, record.bytes)
         await asyncio.to_thread(self._store.delete, record.id)
         return json_answer({"id": record.id, "object": "file", "deleted": True})
 
@@ -211,11 +207,11 @@ class FilesApi:
 class _Upload:
     """What is known of an upload under way."""
 
-    def __init__(self, used: int, key: str = "") -> None:
-        self.used = used  # bytes of the tenant's other files
+    def __init__(self, key: str = "") -> None:
         self.key = key  # the name of its idempotency key; empty: none
         self._digest = sha256()
-        self.counted = 0
+        self.counted = 0  # bytes in the account of its tenant
+        self.kept = False  # it has a record: its bytes stay in the account
         self.fields: dict[str, str] = {}
         self.file: PartialFile | None = None
         self.name = ""
@@ -231,6 +227,16 @@ class _Upload:
             self._digest.update(data)
         if self.file is not None:
             self.file.write(data)
+
+    def keep(self, records: BatchRecords, record: FileRecord, key: CreationKey | None) -> None:
+        """Make the file durable, and then its record. Blocks."""
+        assert self.file is not None
+        self.file.keep()
+        try:
+            records.add_file(record, key)
+        except RecordsFullError as error:
+            raise disk_full() from error
+        self.kept = True
 
     def fingerprint(self) -> str:
         """What tells another upload from this one: its form and its bytes."""
@@ -257,16 +263,6 @@ class _FileContent(StreamingResponse):
     async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
         while data := await in_disk_thread(file.read, _PIECE_BYTES):
             yield data
-
-
-def _keep(
-    file: PartialFile, records: BatchRecords, record: FileRecord, key: CreationKey | None
-) -> None:
-    file.keep()
-    try:
-        records.add_file(record, key)
-    except RecordsFullError as error:
-        raise disk_full() from error
 
 
 def _expires_after(fields: dict[str, str]) -> int | None:

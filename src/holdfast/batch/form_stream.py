@@ -3,7 +3,9 @@
     feed(bytes) ─► [FormField("purpose", "batch"), FileBegun("in.jsonl"), FileData(b"…"), …]
 
 Plain fields are short and kept whole; the one file is passed on as it comes. What is held back is
-at most one boundary's length, because a boundary may be cut by two reads.
+at most one boundary's length, because a boundary may be cut by two reads. Before the first boundary
+and behind the last one stands a line break at most: bytes that belong to nothing would be read, and
+count for nobody.
 
 Rejected: python-multipart, which Starlette would use: it spools the file to a second place on disk
 before the handler sees a byte, and accepts forms that other parsers read differently.
@@ -82,6 +84,8 @@ class FormStream:
         events: list[FormEvent] = []
         while not self.complete and self._step(events):
             pass
+        if self.complete and not b"\r\n".startswith(self._held):
+            raise invalid("The form is malformed: bytes follow its last boundary.", "file")
         return events
 
     def _step(self, events: list[FormEvent]) -> bool:
@@ -109,9 +113,9 @@ class FormStream:
         return True
 
     def _take_head(self, events: list[FormEvent]) -> bool:
-        end = self._held.find(b"\r\n\r\n")
+        end = self._held.find(b"\r\n\r\n", 0, _HEADER_BYTES_MAX)
         if end < 0:
-            if len(self._held) > _HEADER_BYTES_MAX:
+            if len(self._held) >= _HEADER_BYTES_MAX:
                 raise invalid("The form is malformed: a part has no end of its headers.", "file")
             return False
         head, self._held = self._held[:end], self._held[end + 4 :]
@@ -138,7 +142,7 @@ class FormStream:
         if not data:
             return
         if not self._opened:
-            if data.strip(b"\r\n"):
+            if data != b"\r\n":
                 raise invalid("The form is malformed: bytes precede the first boundary.", "file")
             return
         if self._is_file:

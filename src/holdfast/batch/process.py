@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ from holdfast.storage.batch_records import BatchRecords, RecordsFullError
 
 LOCK_FILE: Final = "lock"
 _LOCK_S: Final = 0.5  # between two tries while a predecessor drains
+_DISK_THREADS: Final = 96  # each may wait for a sync; gateways pass 64 requests on at once
 _log = structlog.get_logger("holdfast.batch")
 
 
@@ -77,7 +79,10 @@ def build_app(*apis: Any) -> Starlette:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiRefusalError)
-    return json_answer(error.body(), error.status)
+    answer = json_answer(error.body(), error.status)
+    if error.retry_after_s is not None:
+        answer.headers["retry-after"] = str(error.retry_after_s)
+    return answer
 
 
 async def _unknown(_: Request, error: Exception) -> Response:
@@ -151,10 +156,11 @@ class BatchProcess:
     async def _run(self, ready: Callable[[], object]) -> None:
         place, section = self._place, self._file.batch
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(_DISK_THREADS, "disk"))
         records = BatchRecords(place.folder / "batches.sqlite")
         queue = self._make_queue(place.folder)
         store = FileStore(place.folder / "files", section.limits)
-        results = LongResults(place.folder / "results")
+        results = LongResults(place.folder / "results", store.check_room)
         desk = BatchDesk(records, store, queue, results)
         loads = LoadReports()
         loads.leads_to = _virtual_models(self._file)
@@ -166,7 +172,7 @@ class BatchProcess:
         )
         consumers = self._consumers(queue, results, client, loads, runner)
         app = build_app(
-            FilesApi(records, store),
+            FilesApi(records, store, desk.held),
             BatchesApi(desk),
             BacklogApi(desk, queue, runner, monotonic_ns, consumers),
         )

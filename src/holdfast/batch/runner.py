@@ -14,8 +14,8 @@ alive, and gives it back when it stops, when people need the slot, or when the b
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic_ns
 from typing import Any, BinaryIO, Final
@@ -29,12 +29,11 @@ from holdfast.batch.gateway_client import GatewayAnswer, GatewayClient
 from holdfast.batch.input_lines import body_of
 from holdfast.batch.items import (
     ItemPayload,
-    ItemQueue,
     LongResults,
     answer_line,
     error_line,
+    model_of,
     payload_of,
-    queue_of,
 )
 from holdfast.batch.load_reports import LoadReports
 from holdfast.batch.settlements import FailedReceive, Settlements
@@ -77,6 +76,7 @@ LEASED_EACH_MAX: Final = 256  # in one call
 RUNNING_MAX: Final = 4_096  # items at once over all models; each is a connection to the gateway
 SUSPECTS_MAX: Final = 1_024  # held for their turn, of one model: as many as its replicas have slots
 NO_GATEWAY: Final = SECOND // 2  # before the next try when the gateway does not answer
+_NO_QUOTA: Final = "Your files and results have no room for the answer; delete some, and ask again."
 _log = structlog.get_logger("holdfast.batch")
 
 
@@ -86,7 +86,6 @@ class RunningItem:
 
     item: LeasedItem
     batch: BatchRecord
-    queue: ItemQueue
     payload: ItemPayload
     began: int
     task: asyncio.Task[None] | None = None
@@ -205,7 +204,7 @@ class BatchRunner:
 
     async def _look(self) -> None:
         now = self._now_ns()
-        batches = self._batches_by_model()
+        batches = self._queues_by_model()
         for model in batches.keys() - self.feeds.keys():
             alone = self.suspect_turns.get(model) or SuspectTurns()
             self.feeds[model] = ModelFeed(self._capacity(model), Turns(), alone)
@@ -218,7 +217,7 @@ class BatchRunner:
                 continue
             if due:
                 self._set_pace(model, feed, now)
-            await self._feed(model, feed, batches.get(model, []), now)
+            await self._feed(model, feed, batches.get(model, {}), now)
         if now >= self._learn_at:
             self._learn_at = now + nanos(LEARN_S)
             self._learn(now)
@@ -242,15 +241,14 @@ class BatchRunner:
         for model in self._capacities.keys() - known - self.feeds.keys():
             del self._capacities[model]
 
-    def _batches_by_model(self) -> dict[str, list[BatchRecord]]:
-        found: dict[str, list[BatchRecord]] = {}
+    def _queues_by_model(self) -> dict[str, dict[str, str]]:
+        """For each model the batches that have items for it, and the queues of these."""
+        found: dict[str, dict[str, str]] = {}
         for record in self._desk.open.values():
             if self._desk.runnable(record.id) is None or self._desk.remaining(record.id) <= 0:
                 continue
             for name in record.queues:
-                own = queue_of(name)
-                if own is not None:
-                    found.setdefault(own.model, []).append(record)
+                found.setdefault(model_of(name, record.tenant), {})[record.id] = name
         return found
 
     def _set_pace(self, model: str, feed: ModelFeed, now: int) -> None:
@@ -258,14 +256,14 @@ class BatchRunner:
         young = [one for one in feed.running if is_young(one.began, now, config)]
         load = self._loads.of(model)
         feed.pace = feed.capacity.look(load, len(feed.running), len(young), now)
+        if not self._store.has_room():  # the rest is for the ends of what runs
+            feed.pace = replace(feed.pace, running_max=0, reason="the disk has no room for results")
         if feed.pace.take_back:
             young.sort(key=lambda one: one.began, reverse=True)
             for running in young[: feed.pace.take_back]:
                 _cancel(running)
 
-    async def _feed(
-        self, model: str, feed: ModelFeed, batches: list[BatchRecord], now: int
-    ) -> None:
+    async def _feed(self, model: str, feed: ModelFeed, queues: dict[str, str], now: int) -> None:
         """Lease and send as many items of a model as may run now."""
         if self._stopping or self.settlements.problem:
             return
@@ -277,8 +275,12 @@ class BatchRunner:
         free = min(free, LEASED_EACH_MAX)
         if (cap := self.cap(model)) is not None:
             free = min(free, cap - len(feed.running))
-        asked = [one for one in batches if now >= feed.empty_until.get(_queue(one, model), 0)]
-        taken = self._turns(model, feed, asked, free, now)
+        asked = {
+            batch_id: name
+            for batch_id, name in queues.items()
+            if now >= feed.empty_until.get(name, 0) and self._desk.knows(batch_id)
+        }
+        taken = self._turns(feed, asked, free, now)
         alone.begin(now, suspect=False)  # no suspect begins while items are on their way
         try:
             await self._take(feed, taken, now)
@@ -312,7 +314,7 @@ class BatchRunner:
             await self._begin(feed, leased)
 
     def _turns(
-        self, model: str, feed: ModelFeed, batches: Iterable[BatchRecord], free: int, now: int
+        self, feed: ModelFeed, queues: dict[str, str], free: int, now: int
     ) -> dict[str, int]:
         """How many items to take from which queue, tenants in turn."""
         rate = feed.finished.total(now) / 60.0
@@ -326,14 +328,14 @@ class BatchRunner:
                 self._desk.remaining(one.id),
                 item_ns,
             )
-            for one in batches
+            for one in (self._desk.open[batch_id] for batch_id in queues)
         ]
         counts: dict[str, int] = {}
         for _ in range(free):
             chosen = feed.turns.choose(candidates, now)
             if chosen is None:
                 break
-            name = ItemQueue(chosen.tenant, model).name
+            name = queues[chosen.id]
             counts[name] = counts.get(name, 0) + 1
         return counts
 
@@ -341,11 +343,10 @@ class BatchRunner:
         wanted: list[tuple[RunningItem, str]] = []
         for item in leased:
             batch = self._desk.runnable(item.group)
-            queue = queue_of(item.lease.queue)
-            if batch is None or queue is None:
+            if batch is None:
                 self._refuse_ended(item)
                 continue
-            running = RunningItem(item, batch, queue, payload_of(item.payload), self._now_ns())
+            running = RunningItem(item, batch, payload_of(item.payload), self._now_ns())
             if failures_of(item.story)[1]:
                 self._hold_suspect(feed, running)
                 continue
@@ -400,6 +401,9 @@ class BatchRunner:
     async def _send(self, running: RunningItem, feed: ModelFeed, body: bytes | None) -> None:
         if body is None:
             self._fail(running, "input_unreadable", "The line could not be read any more.")
+            return
+        if not self._desk.has_room(running.batch.id, running.item.tenant):
+            self._fail(running, "files_quota_exceeded", _NO_QUOTA)
             return
         answer = await self._client.post(running.batch.endpoint, running.item.tenant, body)
         await self._judge(running, feed, answer)
@@ -469,6 +473,9 @@ class BatchRunner:
         self._again(running, note, dead=verdict is ItemVerdict.POISON)
 
     async def _record(self, running: RunningItem, line: bytes, state: ItemState) -> None:
+        if not self._desk.keep_answer(running.batch.id, running.item.tenant, len(line)):
+            self._fail(running, "files_quota_exceeded", _NO_QUOTA)
+            return
         result = line
         while self._results.is_long(line):
             try:
@@ -518,10 +525,6 @@ class BatchRunner:
 def _cancel(running: RunningItem) -> None:
     if running.task is not None:
         running.task.cancel()
-
-
-def _queue(record: BatchRecord, model: str) -> str:
-    return ItemQueue(record.tenant, model).name
 
 
 __all__ = ["BatchRunner", "ModelFeed"]

@@ -4,7 +4,8 @@ Few rows and few writes: a file that is uploaded, a batch that changes its state
 synced, so that what a client was told outlives ``kill -9`` and a power cut. Items of batches are
 not here: they are in a durable queue.
 
-Methods wait for the disk: call them in a thread. One lock makes each call whole.
+Methods wait for the disk: call them in a thread. One lock makes each change whole. Reading has a
+connection of its own: a look at a file does not wait until another tenant's upload is synced.
 """
 
 import sqlite3
@@ -17,7 +18,11 @@ from typing import Any, Final
 
 import orjson
 
-_SCHEMA: Final = """
+# Read out of the record, so that earlier versions can go on with the file.
+_SINCE: Final = "json_extract(CAST(data AS TEXT), '$.times.' || state)"  # of the state it is in
+_UNPURGED: Final = "json_extract(CAST(data AS TEXT), '$.purged') IS NOT 1"
+_KEEP: Final = "ifnull(json_extract(CAST(data AS TEXT), '$.output_keep_s'), 0)"
+_SCHEMA: Final = f"""
 CREATE TABLE IF NOT EXISTS files (
     id TEXT PRIMARY KEY, seq INTEGER, tenant TEXT, purpose TEXT, name TEXT, bytes INTEGER,
     created_at INTEGER, expires_at INTEGER);
@@ -26,6 +31,8 @@ CREATE TABLE IF NOT EXISTS batches (
     id TEXT PRIMARY KEY, seq INTEGER, tenant TEXT, state TEXT, data BLOB);
 CREATE INDEX IF NOT EXISTS batches_of ON batches (tenant, seq);
 CREATE INDEX IF NOT EXISTS batches_in ON batches (state);
+CREATE INDEX IF NOT EXISTS batches_unpurged ON batches (state) WHERE {_UNPURGED};
+CREATE INDEX IF NOT EXISTS batches_since ON batches ({_SINCE});
 CREATE TABLE IF NOT EXISTS creation_keys (
     tenant TEXT, name TEXT, fingerprint TEXT, made TEXT, at INTEGER, PRIMARY KEY (tenant, name));
 CREATE INDEX IF NOT EXISTS creation_keys_at ON creation_keys (at);
@@ -76,6 +83,7 @@ class BatchRecord:
     error_file_id: str | None = None
     times: dict[str, int] | None = None  # by state: when it began
     purged: bool = False  # its items were deleted from the queue, after its end
+    kept_bytes: int = 0  # that its lines take at least, in the queue and as errors
 
     def moved(self, state: str, at: int, **changes: Any) -> "BatchRecord":
         """A copy in another state since ``at``, with further changes."""
@@ -102,15 +110,20 @@ class BatchRecords:
     """Stores files and batches of all tenants."""
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of what is written
+        self._reading = threading.Lock()
         path.touch(mode=0o600)
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.executescript(_SCHEMA)
+        self._reader = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._reader.execute("PRAGMA query_only=ON")
 
     def close(self) -> None:
         """Close the file."""
+        with self._reading:
+            self._reader.close()
         with self._lock:
             self._db.close()
 
@@ -162,36 +175,33 @@ class BatchRecords:
 
     def known_file_ids(self) -> set[str]:
         """The ids of all files, to find bytes that belong to none."""
-        with self._lock:
-            return {row[0] for row in self._db.execute("SELECT id FROM files")}
+        return {row[0] for row in self._read("SELECT id FROM files")}
 
-    def used(self, tenant: str) -> tuple[int, int]:
-        """How many files a tenant has, and their bytes together."""
-        with self._lock:
-            found = self._db.execute(
-                "SELECT count(*), ifnull(sum(bytes), 0) FROM files WHERE tenant = ?", (tenant,)
-            ).fetchone()
-        return int(found[0]), int(found[1])
+    def count_files(self, tenant: str) -> int:
+        """How many files a tenant has."""
+        asked = "SELECT count(*) FROM files WHERE tenant = ?"
+        return int(self._read(asked, (tenant,))[0][0])
 
-    def drop_file(self, file_id: str) -> None:
-        """Delete a file's record."""
+    def file_bytes(self) -> dict[str, int]:
+        """The bytes of all files together, by tenant."""
+        return dict(self._read("SELECT tenant, sum(bytes) FROM files GROUP BY tenant"))
+
+    def drop_file(self, file_id: str) -> bool:
+        """Delete a file's record; False where it was gone before."""
         with self._write():
-            self._db.execute("DELETE FROM files WHERE id = ?", (file_id,))
+            return self._db.execute("DELETE FROM files WHERE id = ?", (file_id,)).rowcount > 0
 
     def _files(self, where: str, values: Any, limit: int, order: str = "DESC") -> list[FileRecord]:
         query = f"{_FILES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
-        with self._lock:
-            return [FileRecord(*row) for row in self._db.execute(query, tuple(values))]
+        return [FileRecord(*row) for row in self._read(query, tuple(values))]
 
     # --- keys ---
 
     def created(self, tenant: str, name: str) -> CreationKey | None:
         """What a tenant's key made; None: nothing, or long ago."""
-        with self._lock:
-            row = self._db.execute(
-                "SELECT * FROM creation_keys WHERE tenant = ? AND name = ?", (tenant, name)
-            ).fetchone()
-        return None if row is None else CreationKey(*row)
+        asked = "SELECT * FROM creation_keys WHERE tenant = ? AND name = ?"
+        rows = self._read(asked, (tenant, name))
+        return CreationKey(*rows[0]) if rows else None
 
     def _add_key(self, key: CreationKey | None) -> None:
         if key is not None:
@@ -238,15 +248,41 @@ class BatchRecords:
         return self._batches(f"state IN ({marks})", states, -1, "ASC")
 
     def unpurged(self, states: tuple[str, ...]) -> list[BatchRecord]:
-        """Batches that ended and whose items may still stand in a queue."""
-        return [batch for batch in self.batches_in(states) if not batch.purged]
+        """Batches that ended and whose items may still stand in a queue; reads no others."""
+        marks = ", ".join("?" * len(states))
+        return self._batches(f"{_UNPURGED} AND state IN ({marks})", states, -1, "ASC")
+
+    def over(
+        self, states: tuple[str, ...], now: int, keep_s: int, limit: int = 100
+    ) -> list[BatchRecord]:
+        """Batches that ended ``keep_s`` ago or earlier, and whose outputs are not kept longer."""
+        marks = ", ".join("?" * len(states))
+        where = f"{_SINCE} <= ? AND {_SINCE} <= ? - {_KEEP} AND +state IN ({marks})"
+        return self._batches(where, (now - keep_s, now, *states), limit, "ASC")
+
+    def beyond(
+        self, tenant: str, states: tuple[str, ...], most: int, limit: int = 100
+    ) -> list[BatchRecord]:
+        """A tenant's batches in these states that are older than its newest ``most``."""
+        marks = ", ".join("?" * len(states))
+        newest = "SELECT seq FROM batches WHERE tenant = ? ORDER BY seq DESC LIMIT 1 OFFSET ?"
+        where = f"tenant = ? AND seq <= ({newest}) AND state IN ({marks})"
+        return self._batches(where, (tenant, tenant, most, *states), limit, "ASC")
+
+    def drop_batch(self, batch_id: str) -> None:
+        """Delete a batch's record."""
+        with self._write():
+            self._db.execute("DELETE FROM batches WHERE id = ?", (batch_id,))
 
     def _batches(
         self, where: str, values: tuple[Any, ...], limit: int, order: str = "DESC"
     ) -> list[BatchRecord]:
         query = f"{_BATCHES_OF} WHERE {where} ORDER BY seq {order} LIMIT {int(limit)}"
-        with self._lock:
-            return [_batch(row[0]) for row in self._db.execute(query, values)]
+        return [_batch(row[0]) for row in self._read(query, values)]
+
+    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._reading:
+            return self._reader.execute(query, values).fetchall()
 
     @contextmanager
     def _write(self) -> Iterator[None]:

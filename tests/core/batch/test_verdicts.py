@@ -82,6 +82,9 @@ def test_limits_that_contradict_each_other_are_refused():
         BatchLimits(file_bytes_max=100, tenant_bytes_max=50)
     with pytest.raises(ConfigError, match="disk_free_min"):
         BatchLimits(disk_free_min=-1)
+    for name in ("check_s", "tenant_batches_per_minute"):
+        with pytest.raises(ConfigError, match=f"batch.limits.{name}: is 0; use more than 0"):
+            BatchLimits(**{name: 0})
 
 
 def test_a_drain_estimate_needs_a_rate():

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,6 +136,15 @@ def test_without_a_plain_boundary_it_is_no_form(content_type):
 )
 def test_what_parsers_disagree_on_is_refused(body):
     refusal(body)
+
+
+def test_bytes_behind_the_last_boundary_are_refused_without_a_copy():
+    body = FORM + b"\n" * 20_000_000
+    tracemalloc.start()
+    refusal(body)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 def test_the_number_of_fields_is_bounded():

@@ -93,7 +93,7 @@ def parse(body: bytes, boundary: bytes, fields_max: int) -> list[Field]:
     while True:
         line = body[at : at + 2]
         if line == b"--":
-            if body[at + 2 :] not in {b"", b"\r\n"}:
+            if body[at + 2 : at + 5] not in {b"", b"\r\n"}:  # one byte more is one too many
                 raise _broken("has bytes behind its last boundary")
             return fields
         if line != b"\r\n":
