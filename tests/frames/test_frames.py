@@ -61,7 +61,22 @@ from holdfast.frames import (
 )
 
 ROW = ReplicaViewRow(
-    "r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start", "stalled", 0.2, 3.5, "h1"
+    "r1",
+    "m",
+    "2",
+    "za",
+    "ra",
+    8,
+    1.5,
+    "ready",
+    0.25,
+    True,
+    "slow start",
+    "stalled",
+    0.2,
+    3.5,
+    "h1",
+    False,
 )
 EVERY = [
     Welcome(7, "control-1", secret=b"key"),
@@ -281,6 +296,7 @@ VIEW = st.builds(
             st.sampled_from([None, *Halt]),
             st.none() | st.floats(0, 1e6),
             st.none() | st.floats(0, 1e6),
+            st.booleans(),
         ),
         max_size=6,
     ).map(tuple),
@@ -335,6 +351,7 @@ def test_a_row_of_an_older_control_says_nothing_of_times() -> None:
     [one] = frame_to_view(frame).replicas
     assert (one.halt, one.canary_s, one.ready_in_s) == (None, None, None)
     assert one.replica.host == ""
+    assert one.may_try
 
 
 @pytest.mark.parametrize("state", State)

@@ -36,6 +36,9 @@ class ReplicaView:
     halt: Halt | None = None  # what runs there will not be answered
     canary_s: float | None = None  # how long its canaries take at present; ``None``: unknown
     ready_in_s: float | None = None  # when it may serve, by estimate; ``None``: unknown
+    # A breaker's trial there may be a user's request: a canary was answered right since a breaker
+    # opened, or none can be asked.
+    may_try: bool = True
 
 
 @dataclass(slots=True, frozen=True)

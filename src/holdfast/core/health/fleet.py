@@ -365,6 +365,10 @@ class Fleet:
         if self._unended(member, signal, now):
             signal, why = Signal.UNENDED, f"{member.unanswered} canaries in a row"
         model = member.replica.model
+        # One that tells nothing is as good as none: then a user's request must tell.
+        may_try = event.verdict.right or not event.verdict.conclusive
+        if may_try or member.health.state in ROUTABLE:
+            self._let_try(member, may_try=may_try)
         if signal not in _NEUTRAL:
             member.canary_ended(event, signal, now)
             failed = not member.canary_passed
@@ -405,6 +409,12 @@ class Fleet:
         later = self._pace.between(member.server, member.slots, share, rest)
         member.extra_at = NEVER if later is None else asked_at + later
 
+    def _let_try(self, member: Member, *, may_try: bool) -> None:
+        """Say whether a breaker's trial at a replica may be a user's request; gateways are told."""
+        if member.may_try is not may_try:
+            member.may_try = may_try
+            self._publisher.hurry()
+
     @staticmethod
     def _moves(member: Member, signal: Signal) -> bool:
         """Whether a silence would move a replica that serves: into suspicion, or out.
@@ -435,6 +445,7 @@ class Fleet:
                 member = self._members.get(seen.replica_id)
                 if member is not None and seen.what == BreakerState.OPEN:
                     signal = Signal.PASSIVE_FAILING
+                    self._let_try(member, may_try=False)  # a canary goes first, and it is called
                     self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
                 if member is not None and seen.what in _DOUBTS:
                     member.call_canary(now)  # last: a new state has a pace of its own
@@ -541,6 +552,8 @@ class Fleet:
             return
         member.forget_old_queue(now)
         if not (member.may_be_asked_extra if extra else member.may_be_asked(now, self._unserved)):
+            if not extra:
+                self._let_try(member, may_try=True)  # no budget for one: a user tells, as before
             return
         if member.canary_verdict is CanaryVerdict.TIMEOUT and health.state in ROUTABLE:
             self._evidence.ask_peers(member, now)  # heard meanwhile, they make its silence its own

@@ -57,6 +57,7 @@ class Member:
         "heard",
         "inflight_at",
         "leaving",
+        "may_try",
         "most_running",
         "move_told",
         "moved_at",
@@ -110,6 +111,7 @@ class Member:
         self.canary_charged = False  # the one under way, or the last: it spends what was earned
         self.canary_extra = False  # the one under way, or the last: between two that are due
         self.extra_at = NEVER  # an extra one may be asked from then on
+        self.may_try = True  # a breaker's trial there may be a user's request
         self.called_back = False  # the last canary: users needed its slot
         self.canary_yields = False  # the one under way, or the last: to a user who needs its slot
         self.canary_at = 0

@@ -137,6 +137,9 @@ class Control:
     def firm(self, name: str) -> bool:
         return next(v.firm for v in self.published[-1].replicas if v.replica.id == name)
 
+    def may_try(self, name: str) -> bool:
+        return next(v.may_try for v in self.published[-1].replicas if v.replica.id == name)
+
 
 def all_of(actions: list, kind: type) -> list:
     return [action for action in actions if isinstance(action, kind)]
