@@ -312,6 +312,7 @@ class Pool:
             verdict,
             incarnation=action.incarnation,
             tokens=CANARY_TOKENS if verdict is CanaryVerdict.PASS else 0,
+            extra=action.extra,
             **more,
         )
         self._later(result, now + nanos(after_s))
@@ -329,7 +330,10 @@ class Pool:
                     return self._held_up(event, at, nanos(spell.ends - now_s) + MILLISECOND)
         if event.verdict in (CanaryVerdict.TIMEOUT, CanaryVerdict.FAIL) and self._late.over(now_s):
             return CanaryResult(
-                event.replica_id, CanaryVerdict.UNKNOWN, incarnation=event.incarnation
+                event.replica_id,
+                CanaryVerdict.UNKNOWN,
+                incarnation=event.incarnation,
+                extra=event.extra,
             )
         began = self._deadlines[event.replica_id] - event.latency
         waited = each.beside and not (each.inflight or self._pause.since(seconds(began), now_s))

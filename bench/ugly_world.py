@@ -327,7 +327,10 @@ class UglyWorld(World):
         ):
             # Who was late itself does not know who else was.
             event = CanaryResult(
-                event.replica_id, CanaryVerdict.UNKNOWN, incarnation=event.incarnation
+                event.replica_id,
+                CanaryVerdict.UNKNOWN,
+                incarnation=event.incarnation,
+                extra=event.extra,
             )
         self.clock.at(self._late_until, CONTROL, self._tell_fleet, event)
 
@@ -335,7 +338,10 @@ class UglyWorld(World):
         if self._noise.random() < self._weather.probes_lost:
             self._note(f"lost {action.replica_id}", now)
             lost = CanaryResult(
-                action.replica_id, CanaryVerdict.FAIL, incarnation=action.incarnation
+                action.replica_id,
+                CanaryVerdict.FAIL,
+                incarnation=action.incarnation,
+                extra=action.extra,
             )
             self.clock.at(now + 10 * MILLISECOND, CONTROL, self._tell_fleet, lost)
             return

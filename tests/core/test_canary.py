@@ -44,6 +44,8 @@ def test_the_default_is_a_short_chat_whose_answer_is_learned():
         ("share_max", 1.5),
         ("cosine_min", -1.1),
         ("cosine_min", nan),
+        ("slots_share", -0.01),
+        ("slots_share", 1.1),
         ("headroom_min", 1.0),
         ("headroom_min", -0.1),
         ("tolerance", -1e-9),

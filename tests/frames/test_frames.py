@@ -64,7 +64,22 @@ from holdfast.frames import (
 )
 
 ROW = ReplicaViewRow(
-    "r1", "m", "2", "za", "ra", 8, 1.5, "ready", 0.25, True, "slow start", "stalled", 0.2, 3.5, "h1"
+    "r1",
+    "m",
+    "2",
+    "za",
+    "ra",
+    8,
+    1.5,
+    "ready",
+    0.25,
+    True,
+    "slow start",
+    "stalled",
+    0.2,
+    3.5,
+    "h1",
+    False,
 )
 EVERY = [
     Introduction("b/gateway-0", False, "a", b"n" * 32),
@@ -287,6 +302,7 @@ VIEW = st.builds(
             st.sampled_from([None, *Halt]),
             st.none() | st.floats(0, 1e6),
             st.none() | st.floats(0, 1e6),
+            st.booleans(),
         ),
         max_size=6,
     ).map(tuple),
@@ -341,6 +357,7 @@ def test_a_row_of_an_older_control_says_nothing_of_times() -> None:
     [one] = frame_to_view(frame).replicas
     assert (one.halt, one.canary_s, one.ready_in_s) == (None, None, None)
     assert one.replica.host == ""
+    assert one.may_try
 
 
 @pytest.mark.parametrize("state", State)

@@ -27,6 +27,7 @@ from holdfast.core.messages import (
     Launch,
     Move,
     Phase,
+    Report,
     RunCanary,
     Silent,
     Stop,
@@ -38,6 +39,7 @@ from holdfast.core.request.flow_config import FlowConfig
 from holdfast.core.request.hedge import HedgeConfig
 from holdfast.core.request.ladders.degrade import DegradeConfig, Dimension
 from holdfast.core.request.lane import LaneConfig
+from holdfast.core.request.pool import TRIAL_REASON
 from holdfast.core.types import SECOND, Replica, State, nanos
 from holdfast.sim import world as world_module
 from holdfast.sim.engine_parameters import EngineParameters
@@ -654,3 +656,30 @@ def test_an_answer_that_comes_after_its_hedge_has_won_is_ignored() -> None:
     ]
     assert lost  # long before its connection timed out
     assert story.goodput == 1.0
+
+
+@pytest.mark.parametrize("kind", [FaultKind.HANG, FaultKind.STALL, FaultKind.PARTITION])
+def test_no_user_is_a_trial_before_a_canary_was_answered(kind: FaultKind) -> None:
+    busy = replace(CHAT, rate=40.0)
+    sick = Fault(kind, "r0", nanos(FROM), nanos(30.0))
+    world = World(setup(sick, workloads=(("m", busy),), replicas=replicas(slots=16)), 1)
+    told: list[str] = []
+
+    def observe(now: int, _whose: str, event: Any, actions: Sequence[Any]) -> None:
+        if now < nanos(FROM):
+            return
+        if isinstance(event, CanaryResult) and event.replica_id == "r0" and event.verdict.right:
+            told.append("answered")
+        for action in actions:
+            if isinstance(action, Report) and (action.replica_id, action.what) == ("r0", "open"):
+                told.append("open")
+            if isinstance(action, Dispatch) and action.reason == TRIAL_REASON:
+                assert action.replica_id == "r0"
+                told.append("tried")
+
+    world.add_observer(observe)
+    world.run()
+    assert "open" in told
+    assert "tried" in told
+    last = [told[at - 1] for at, what in enumerate(told) if what == "tried"]
+    assert set(last) == {"answered"}

@@ -165,6 +165,7 @@ class CanaryConfig:
     samples_min: int = 5  # of its own before its latency is judged
     cost: CanaryCost | None = None  # default: a slot; billed for images, audio and video
     share_max: float = 0.01  # of what users get, that canaries may be: if saturated, or billed
+    slots_share: float = 0.02  # of free slots' time, for canaries beside those due; 0 = for none
     stretch_max_s: float = 300.0  # where the share pays for none, one is sent this often
     headroom_min: float = 0.05  # share of the KV cache that must be free; less: no room for users
 
@@ -177,6 +178,8 @@ class CanaryConfig:
         for name in ("similarity", "share_max"):
             value = getattr(self, name)
             require(0 < value <= 1, f"canary.{name}", f"is {value}", "use a share in (0, 1]")
+        share, fix = self.slots_share, "use a share in [0, 1], 0 for none but those that are due"
+        require(0 <= share <= 1, "canary.slots_share", f"is {share}", fix)
         cosine, room = self.cosine_min, self.headroom_min
         require(-1 <= cosine <= 1, "canary.cosine_min", f"is {cosine}", "use -1 to 1")
         require(0 <= room < 1, "canary.headroom_min", f"is {room}", "use a share in [0, 1)")

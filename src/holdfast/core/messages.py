@@ -36,6 +36,9 @@ class ReplicaView:
     halt: Halt | None = None  # what runs there will not be answered
     canary_s: float | None = None  # how long its canaries take at present; ``None``: unknown
     ready_in_s: float | None = None  # when it may serve, by estimate; ``None``: unknown
+    # A breaker's trial there may be a user's request: a canary was answered right since a breaker
+    # opened, or none can be asked.
+    may_try: bool = True
 
 
 @dataclass(slots=True, frozen=True)
@@ -383,6 +386,7 @@ class Joined:
     canary: CanaryConfig = field(
         default_factory=CanaryConfig
     )  # what it is asked, and what that may cost
+    server: str = ""  # where it listens: models of one server share its slots; empty: its own
 
 
 @dataclass(slots=True)
@@ -489,6 +493,7 @@ class CanaryResult:
     quiet_s: float = 0.0  # since the last of them
     reads_on: bool = False  # TIMEOUT, and the answer is still read: another result follows
     next_gap_s: float = 0.0  # the second longest time between two pieces
+    extra: bool = False  # as RunCanary said
 
 
 @dataclass(slots=True)
@@ -585,7 +590,7 @@ FleetEvent = (
 class RunCanary:
     """Action of the fleet: ask a replica its canary's question, as a user would.
 
-    The driver reports a ``CanaryResult`` for it, with the same ``incarnation``.
+    The driver reports a ``CanaryResult`` for it, with the same ``incarnation`` and ``extra``.
     """
 
     replica_id: str
@@ -594,6 +599,7 @@ class RunCanary:
     incarnation: int  # to be given back: answers of an earlier process do not count
     longest: int = 0  # ns from now, while an overdue answer is read on (``canary_overtime``)
     unhurried: bool = False  # nobody waits for the verdict: silence is waited for as long
+    extra: bool = False  # between two that are due: only a bad answer counts; to be given back
 
 
 @dataclass(slots=True)

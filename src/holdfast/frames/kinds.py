@@ -76,6 +76,7 @@ class ReplicaViewRow(msgspec.Struct, frozen=True, array_like=True):
     canary_s: float | None = None
     ready_in_s: float | None = None
     host: str = ""
+    may_try: bool = True
 
 
 class ViewFrame(msgspec.Struct, frozen=True, array_like=True, tag="view"):

@@ -49,6 +49,7 @@ def view_to_frame(view: FleetView) -> ViewFrame:
                 seen.canary_s,
                 seen.ready_in_s,
                 replica.host,
+                seen.may_try,
             )
         )
     return ViewFrame(view.version, view.epoch, list(view.panic), rows)
@@ -70,7 +71,7 @@ def _replica_view(row: ReplicaViewRow) -> ReplicaView:
     declared = (row.id, row.model, row.revision, row.zone, row.region, row.slots, row.weight)
     replica = Replica(*declared, row.host)
     halt = _HALTS.get(row.halt)  # one that a later control knows is none to us
-    told = (halt, row.canary_s, row.ready_in_s)
+    told = (halt, row.canary_s, row.ready_in_s, row.may_try)
     return ReplicaView(replica, state, row.share, row.firm, row.reason, *told)
 
 

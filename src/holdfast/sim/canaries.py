@@ -114,6 +114,7 @@ class SimulatedCanaries:
 
     def _later(self, action: RunCanary, verdict: CanaryVerdict, delay: int, now: int) -> None:
         result = CanaryResult(action.replica_id, verdict, incarnation=action.incarnation)
+        result.extra = action.extra
         self._clock.at(now + delay, CONTROL, self._report, result)
 
     def _report(self, result: CanaryResult, now: int) -> None:
@@ -139,6 +140,7 @@ class SimulatedCanaries:
             max(beside, unit.engine.running + unit.engine.waiting),
             incarnation=run.attempt,
             tokens=self.prompt + run.output,
+            extra=self._watches[unit.replica.id].action.extra,
         )
         if run.first_at and now > run.first_at:
             told.moved_s = seconds(now - run.first_at)
@@ -178,6 +180,7 @@ class SimulatedCanaries:
             progress,
             run.attempt,
             began=pieces.began,
+            extra=watch.action.extra,
         )
         told.gap_s, told.quiet_s = pieces.gap_s, pieces.quiet_s
         told.next_gap_s = pieces.next_gap_s

@@ -2,7 +2,8 @@
 
 A fleet asks each replica that has room every few seconds. On a small engine that is a good part of
 its work. The simulated fleet asks them too, so a fit that took their load for a slower engine would
-count it twice. When they were asked is not known; how often is, so they are drawn.
+count it twice. When they were asked is not known; how often they are due is, so they are drawn. The
+extra ones in between take a fiftieth of an engine's slots at the most and are left out.
 """
 
 from collections.abc import Iterator, Sequence

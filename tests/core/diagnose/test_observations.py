@@ -249,6 +249,9 @@ def test_a_canary_is_told_with_what_the_fleet_made_of_it(stage):
     )
     stage.books.canary(silent, slow=True, inflight=2)
     stage.books.canary(CanaryResult("gone", CanaryVerdict.PASS), slow=False, inflight=0)
+    for verdict in CanaryVerdict:  # rows of canaries count time: extra ones are none of them
+        extra = CanaryResult("m-1", verdict, SECOND, extra=True)
+        stage.books.canary(extra, slow=False, inflight=0)
     assert stage.facts == [
         CanaryAnswered("m-1", CanaryVerdict.SLOW, 0.05, 2, None, True, 200),
         CanaryAnswered("m-1", CanaryVerdict.TIMEOUT, 1.0, 3, False, True, None),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.canary import CanaryConfig
-from holdfast.core.health.baseline import CanaryBudget, LatencyBaseline
+from holdfast.core.health.baseline import CanaryBudget, CanaryPace, LatencyBaseline
 from holdfast.core.health.health import HealthConfig, ReplicaHealth, Signal
 from holdfast.core.types import MILLISECOND, SECOND, State, nanos
 from sampling import examples
@@ -416,3 +416,43 @@ def test_without_a_baseline_nothing_less_is_slow(own_ms, late_ms, running, peers
     baseline.saw(own_ms * MILLISECOND)
     peers = None if peers_ms is None else peers_ms * MILLISECOND
     assert baseline.judge(late_ms * MILLISECOND, running, peers)
+
+
+# How often
+
+
+@quick
+@given(
+    st.lists(st.integers(1, 4_000), min_size=1, max_size=4),
+    st.integers(1, 256),
+    st.floats(0.001, 1.0),
+    st.integers(0, 6_000),
+)
+def test_all_canaries_of_a_server_take_their_share_of_its_slots_at_the_most(
+    took_ms, slots, share, rest_ms
+):
+    pace = CanaryPace(5 * SECOND)
+    for model, took in enumerate(took_ms):
+        pace.join("there", str(model))
+        for _ in range(3):
+            assert pace.between("there", slots, share, rest_ms * MILLISECOND) is None
+            pace.saw(str(model), took * MILLISECOND)
+    later = pace.between("there", slots, share, rest_ms * MILLISECOND)
+    if later is not None:
+        assert SECOND <= later <= rest_ms * MILLISECOND / 2
+        assert sum(took_ms) * MILLISECOND / (slots * later) <= share * 1.001
+    elif rest_ms >= 2_000:  # no two of them fit in
+        assert sum(took_ms) / (slots * share) > rest_ms / 2 * 0.999
+
+
+def test_what_canaries_take_is_forgotten_with_the_last_replica_of_a_model():
+    pace = CanaryPace(5 * SECOND)
+    pace.join("a", "m")
+    pace.join("b", "m")
+    for _ in range(3):
+        pace.saw("m", 100 * MILLISECOND)
+    pace.leave("a", "m")
+    assert pace.between("b", 16, 0.02, 5 * SECOND) == SECOND
+    pace.leave("b", "m")
+    pace.join("b", "m")
+    assert pace.between("b", 16, 0.02, 5 * SECOND) is None

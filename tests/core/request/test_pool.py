@@ -1,3 +1,4 @@
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -525,3 +526,62 @@ def test_without_control_every_gateway_tries_for_itself():
     subject.lease(frozenset(), 2 * SECOND)
     subject.doubt_view(2 * SECOND)
     assert chosen(subject, now=2 * SECOND) == "r1"
+
+
+# --- a canary goes before a user ------------------------------------------------------------------
+
+
+def unproven(name: str, **declared) -> ReplicaView:
+    """One whose breaker opened somewhere, and which answered no canary since."""
+    return replace(view(name, **declared), may_try=False)
+
+
+def test_no_user_is_the_trial_before_a_canary_was_answered():
+    subject = pool(view("r1"), view("r2"))
+    refuse(subject, "r1")
+    subject.apply([unproven("r1"), view("r2")], 0)
+    for now in (2 * SECOND, 600 * SECOND):
+        assert who(subject, now=now) == {"r2"}
+        assert subject.trials(now) == ([], [])  # nor does it ask for the turn
+    subject.apply([view("r1"), view("r2")], 600 * SECOND)
+    assert chosen(subject, now=600 * SECOND) == "r1"
+
+
+def test_a_canary_does_not_shorten_a_cooldown():
+    subject = pool(view("r1"), view("r2"))
+    refuse(subject, "r1")
+    subject.apply([unproven("r1"), view("r2")], 0)
+    assert who(subject, now=SECOND // 4) == {"r2"}
+    subject.apply([view("r1"), view("r2")], SECOND // 2)
+    assert who(subject, now=SECOND // 2) == {"r2"}
+    assert chosen(subject, now=SECOND) == "r1"
+
+
+def test_where_nobody_else_could_serve_a_user_tells_as_ever():
+    subject = pool(view("r1"), view("r2"))
+    refuse(subject, "r1")
+    refuse(subject, "r2")
+    subject.apply([unproven("r1"), unproven("r2")], 0)
+    assert not subject.ready(SECOND // 2)
+    assert chosen(subject, now=2 * SECOND) == "r1"
+    assert subject.trials(2 * SECOND) == (["r1", "r2"], [])
+    subject.apply([unproven("r1"), view("r2")], 2 * SECOND)
+    assert chosen(subject, now=2 * SECOND) == "r2"
+
+
+def test_an_unproven_replica_of_another_revision_is_no_way_out():
+    subject = pool(view("r1"), view("r2", revision="2"))
+    refuse(subject, "r1")
+    refuse(subject, "r2")
+    subject.apply([unproven("r1"), unproven("r2", revision="2")], 0)
+    assert who(subject, now=2 * SECOND) == {"r1"}
+
+
+def test_without_control_nobody_waits_for_a_canary():
+    subject = pool(view("r1"), view("r2"))
+    refuse(subject, "r1")
+    subject.apply([unproven("r1"), view("r2")], 0)
+    subject.doubt_view(10 * SECOND)
+    assert chosen(subject, now=10 * SECOND) == "r1"
+    subject.apply([unproven("r1"), view("r2")], 11 * SECOND)
+    assert who(subject, now=11 * SECOND) == {"r2"}

@@ -204,7 +204,7 @@ class FleetLoop:
                 kept = known.get(_place(one)) if running else None
                 if kept is not None:
                     self._carried[replica_id] = kept
-                events.append(Joined(one.replica, running, one.canary))
+                events.append(Joined(one.replica, running, one.canary, one.url))
         self.tell(*events)
 
     def _known(self) -> dict[tuple[str, str, str], ReplicaView]:

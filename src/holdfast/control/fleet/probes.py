@@ -161,6 +161,7 @@ class Prober:
             took=report.took,
             draining=report.draining,
             excused=excused,
+            extra=action.extra,
         )
 
     def _in_doubt(

@@ -181,8 +181,10 @@ class Observations:
         """Emit a canary's result as ``CanaryAnswered``; ignored for a replica that is not declared.
 
         ``slow``: the fleet judged its right answer as late. ``inflight``: users' requests on it.
+        Extra ones are for the fleet alone: detectors count canaries, and those that are due tell
+        how much time passed.
         """
-        if result.replica_id in self._declared:
+        if result.replica_id in self._declared and not result.extra:
             fact = canary_answered(result, slow=slow, inflight=inflight)
             self._say(result.replica_id, fact)
 

@@ -1,4 +1,4 @@
-"""Judges whether a canary was slow, and limits how many tokens canaries may cost.
+"""Judges whether a canary was slow, and how many canaries their price allows.
 
 The question is always the same, so only the environment can change how long the answer takes: a
 throttled GPU, a noisy neighbour, a link that fell back, or load. Load is ruled out by comparing
@@ -16,13 +16,13 @@ the present rate of tokens. Each moment without a request takes the stretching b
 that is used a tenth of the time then pays a quarter of its tokens for canaries.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any, Final
 
 from holdfast.core.canary import CanaryConfig
 from holdfast.core.stats import RateWindow
-from holdfast.core.types import Decision, nanos, seconds
+from holdfast.core.types import MILLISECOND, SECOND, Decision, nanos, seconds
 
 # --- in good time ---------------------------------------------------------------------------------
 
@@ -218,6 +218,9 @@ _SAVED_MAX: Final = 12.0  # canaries: at the usual pace they last for the first 
 _ADMITTED: Final = 4.0  # canaries: agreement with peers, and most of a baseline of latency
 _OWED_MAX: Final = 2.0  # canaries: more would leave it unwatched just after there was a doubt
 _PLANNED: Final = 0.85  # of the share; the rest is for canaries that doubt asks for
+_OFTENER: Final = 5  # times as often as when they are due, at most, and no more than one a second
+_APART: Final = 10 * MILLISECOND  # between two of a whole fleet: control has time for so many
+_PRICED_MIN: Final = 3  # right answers of a model, before it is known what one takes
 
 
 class CanaryBudget:
@@ -286,4 +289,59 @@ class CanaryBudget:
         return spent / total if total else None
 
 
-__all__ = ["CanaryBudget", "LatencyBaseline", "UsualLatency"]
+class CanaryPace:
+    """How often extra canaries may be asked, between those that are due, by what they take.
+
+    What one takes is learned for the model, over all its replicas, and is the lower of what the
+    first and the last took: a replica that becomes slow is not asked less. The models of one
+    server share its slots.
+    """
+
+    __slots__ = ("_least", "_models", "_replicas", "_usual")
+
+    def __init__(self, period: int) -> None:
+        self._least = max(SECOND, period // _OFTENER)  # period: ns between two that are due
+        self._models: dict[str, Counter[str]] = {}  # by server: its models
+        self._replicas: Counter[str] = Counter()  # by model
+        self._usual: dict[str, UsualLatency] = {}  # by model
+
+    def join(self, server: str, model: str) -> None:
+        """Add one (replica, model) at this server."""
+        self._models.setdefault(server, Counter())[model] += 1
+        self._replicas[model] += 1
+
+    def leave(self, server: str, model: str) -> None:
+        """Remove one that joined; what a model's canaries take goes with its last replica."""
+        self._models[server][model] -= 1
+        self._models[server] += Counter()  # without those at zero
+        if not self._models[server]:
+            del self._models[server]
+        self._replicas[model] -= 1
+        if not self._replicas[model]:
+            del self._replicas[model]
+            self._usual.pop(model, None)
+
+    def saw(self, model: str, latency: int) -> None:
+        """Learn what one canary took (ns) that was right and in good time."""
+        self._usual.setdefault(model, UsualLatency()).add(latency)
+
+    def between(self, server: str, slots: int, share: float, rest: int) -> int | None:
+        """Return the ns until an extra canary, where the next is due in ``rest``; ``None``: no.
+
+        Extra ones divide that time evenly, and all of a server's take ``share`` of its slots'
+        time at the most. ``None`` also while it is not known what one takes.
+        """
+        took = 0
+        for model, count in self._models[server].items():
+            usual = self._usual.get(model)
+            if usual is None or len(usual) < _PRICED_MIN:
+                return None
+            took += count * usual.median()
+        least = max(self._least, self._replicas.total() * _APART)
+        if not share or rest < 2 * least:
+            return None
+        count = int(rest // max(least, took / (slots * share)))
+        return rest // count if count > 1 else None
+
+
+__all__ = ["CanaryBudget", "CanaryPace", "LatencyBaseline", "UsualLatency"]

@@ -18,6 +18,7 @@ from holdfast.core.canary import CanaryVerdict
 from holdfast.core.engine_work import EnginePage
 from holdfast.core.failure import MEANINGS, Class, Kind
 from holdfast.core.health import ejection
+from holdfast.core.health.baseline import CanaryPace
 from holdfast.core.health.canary_evidence import (
     CanaryEvidence,
     UsersBeside,
@@ -29,7 +30,7 @@ from holdfast.core.health.fleet_config import FleetConfig
 from holdfast.core.health.health import ReplicaHealth
 from holdfast.core.health.lifecycle import JUDGED, ROUTABLE, Signal
 from holdfast.core.health.liveness import spares_work
-from holdfast.core.health.member import Member
+from holdfast.core.health.member import NEVER, Member
 from holdfast.core.health.view_publisher import Publisher
 from holdfast.core.messages import (
     CallBackCanary,
@@ -94,6 +95,7 @@ class Fleet:
         # The epoch grows with each control that takes over; gateways follow the latest.
         self._publisher = Publisher(config, epoch)
         self._evidence = CanaryEvidence(config, self._members)
+        self._pace = CanaryPace(nanos(config.health.canary_s))
         self._canary_deadline = nanos(config.canary_deadline_s)
         self._canary_least = min(nanos(config.canary_deadline_min_s), self._canary_deadline)
         self._canary_again = min(self._canary_least, 2 * SECOND)
@@ -159,7 +161,9 @@ class Fleet:
             raise ValueError(f"replica {replica.id!r} joined twice; ids must be unique")
         rng = self._streams(f"health/{replica.id}")
         health = ReplicaHealth(self._config.health, replica.id, replica.model, now, rng)
-        member = self._members[replica.id] = Member(replica, health, event.canary)
+        member = Member(replica, health, event.canary, event.server)
+        self._members[replica.id] = member
+        self._pace.join(member.server, replica.model)
         if event.running:
             self._signal(member, Signal.LOADED, now, actions, "was running when it joined")
         else:
@@ -168,6 +172,7 @@ class Fleet:
     def _on_left(self, event: Left, now: int, actions: list[FleetAction]) -> None:
         member = self._members.pop(event.replica_id, None)
         if member is not None:
+            self._pace.leave(member.server, member.replica.model)
             actions.append(self._notice(member, now, "left", "taken out of the fleet"))
 
     def _on_phase(self, event: Phase, now: int, actions: list[FleetAction]) -> None:
@@ -303,7 +308,7 @@ class Fleet:
         for load in event.loads:
             member = self._members.get(load.replica_id)
             if member is not None:
-                member.take_queue(load.waiting, now)
+                member.take_queue(load.waiting, load.running, now)
                 told = (load.running, load.kv_used, load.generated, load.steps)
                 member.prompts.look(EnginePage(*told), now)
                 self._make_room(member, actions)
@@ -354,8 +359,11 @@ class Fleet:
         stands = member.stands(now, max(self._unserved, 2 * peers_still))
         stands = stands and not member.may_read_prompts(now)
         signal, why = read_canary(event, stands=stands)
-        if signal is Signal.CANARY_PASS and event.latency:
+        # An extra one only says whether the answer is right: rows and samples stay what they were.
+        if signal is Signal.CANARY_PASS and event.latency and not event.extra:
             signal, why = self._evidence.in_good_time(member, event)
+            if signal is Signal.CANARY_PASS:
+                self._pace.saw(member.replica.model, event.latency)
         if member.lost_on_the_way(event, now):
             signal, why = Signal.UNKNOWN, event.detail
             member.call_canary(now)
@@ -363,6 +371,10 @@ class Fleet:
         if self._unended(member, signal, now):
             signal, why = Signal.UNENDED, f"{member.unanswered} canaries in a row"
         model = member.replica.model
+        # One that tells nothing is as good as none: then a user's request must tell.
+        may_try = event.verdict.right or not event.verdict.conclusive
+        if may_try or member.health.state in ROUTABLE:
+            self._let_try(member, may_try=may_try)
         if signal not in _NEUTRAL:
             member.canary_ended(event, signal, now)
             failed = not member.canary_passed
@@ -391,8 +403,23 @@ class Fleet:
                     return
                 signal, why = Signal.BOUND_HELD, witness.reason
         self._signal(member, signal, now, actions, why)
+        if signal is Signal.CANARY_PASS:
+            self._plan_extra(member)
         if signal is Signal.DRAINS_ITSELF and member.health.drain_excuse(now):
             member.excused_at = now  # it ends what it has; a new process would cut that
+
+    def _plan_extra(self, member: Member) -> None:
+        """Plan the next extra canary, after one that was answered right in good time."""
+        asked_at, share = member.canary_asked_at, member.canary.slots_share
+        rest = member.health.next_canary_at - asked_at
+        later = self._pace.between(member.server, member.slots, share, rest)
+        member.extra_at = NEVER if later is None else asked_at + later
+
+    def _let_try(self, member: Member, *, may_try: bool) -> None:
+        """Say whether a breaker's trial at a replica may be a user's request; gateways are told."""
+        if member.may_try is not may_try:
+            member.may_try = may_try
+            self._publisher.hurry()
 
     @staticmethod
     def _moves(member: Member, signal: Signal) -> bool:
@@ -424,6 +451,7 @@ class Fleet:
                 member = self._members.get(seen.replica_id)
                 if member is not None and seen.what == BreakerState.OPEN:
                     signal = Signal.PASSIVE_FAILING
+                    self._let_try(member, may_try=False)  # a canary goes first, and it is called
                     self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
                 if member is not None and seen.what == ReportCode.OVERDUE:
                     member.overdue_at = now
@@ -527,22 +555,26 @@ class Fleet:
                 member.peers_asked = True
                 self._evidence.ask_peers(member, now)
             return
-        if not health.canary_due(now):
+        extra = not health.canary_due(now)
+        if extra and now < member.extra_at:
             return
         member.forget_old_queue(now)
-        if not member.may_be_asked(now, self._unserved):
+        if not (member.may_be_asked_extra if extra else member.may_be_asked(now, self._unserved)):
+            if not extra:
+                self._let_try(member, may_try=True)  # no budget for one: a user tells, as before
             return
         if member.canary_verdict is CanaryVerdict.TIMEOUT and health.state in ROUTABLE:
             self._evidence.ask_peers(member, now)  # heard meanwhile, they make its silence its own
-        member.canary_started(now, self._unserved)
-        health.canary_started(now)
+        member.canary_started(now, self._unserved, extra=extra)
+        health.canary_started(now, extra=extra)
         deadline = self._canary_patience(member)
         member.canary_asked_at, member.canary_until = now, now + deadline
         replica = member.replica
         longest = round(_OVERTIME * max(deadline, self._canary_deadline))
         longest = min(longest, self._canary_deadline_max)
         asked = (replica.id, replica.model, deadline, health.incarnation, longest)
-        actions.append(RunCanary(*asked, unhurried=self._is_unhurried(member)))
+        unhurried = self._is_unhurried(member)
+        actions.append(RunCanary(*asked, unhurried=unhurried, extra=extra))
 
     @staticmethod
     def _waits_alone(member: Member) -> bool:
@@ -572,8 +604,8 @@ class Fleet:
         if member.canary_out:
             look = min(look, member.half_waited()) if self._waits_alone(member) else look
         elif health.state in JUDGED:
-            due = health.next_canary_at
-            look = min(look, due if due > now else now + SECOND)  # due already: no slot is free
+            for due in (health.next_canary_at, member.extra_at):
+                look = min(look, due if due > now else now + SECOND)  # due already: no slot is free
         if health.load_deadline:
             look = min(look, health.load_deadline)
         return look

@@ -41,7 +41,7 @@ class HealthConfig:
     The same for all replicas. Checked when built: raises ``ConfigError``.
     """
 
-    canary_s: float = 5.0  # when ready; two periods find a wrong answer in 10 s
+    canary_s: float = 5.0  # when ready, at the rarest; cheap ones are asked up to 5 times as often
     canary_suspect_s: float = 1.0  # doubt is expensive: settle it soon
     canary_warming_s: float = 1.0  # users wait for this replica, nobody is on it
     canary_quarantined_s: float = 2.0  # idle anyway, but an ill engine should not be hammered
@@ -224,10 +224,14 @@ class ReplicaHealth:
         """Whether a canary should be sent now. Asking changes nothing."""
         return self.state in JUDGED and not self.frozen and now >= self.next_canary_at
 
-    def canary_started(self, now: int) -> None:
-        """Note that a canary was sent, and schedule the next one a jittered period later."""
+    def canary_started(self, now: int, *, extra: bool = False) -> None:
+        """Note that a canary was sent, and schedule the next one a jittered period later.
+
+        An ``extra`` one leaves the schedule as it is.
+        """
         self._canary_sent_at = now
-        self._schedule_canary(now)
+        if not extra:
+            self._schedule_canary(now)
 
     def _schedule_canary(self, now: int) -> None:
         period = self._canary_ns.get(self.state, 0)

@@ -20,6 +20,7 @@ _QUEUE_FRESH: Final = 15 * SECOND  # pages are read once in 5 s at the least
 _HEARD_APART: Final = SECOND // 4
 _HEARD_MAX: Final = 32  # times it was heard of, so far apart: they reach back over a canary's wait
 _LOST_APART: Final = 600 * SECOND  # between two connections that a network may lose
+NEVER: Final = 1 << 62
 
 
 class Member:
@@ -38,6 +39,7 @@ class Member:
         "canary_at",
         "canary_charged",
         "canary_error",
+        "canary_extra",
         "canary_lost_at",
         "canary_out",
         "canary_passed",
@@ -48,12 +50,15 @@ class Member:
         "drain",
         "excused_at",
         "exits",
+        "extra_at",
         "failed_at",
         "full_readings",
         "health",
         "heard",
         "inflight_at",
         "leaving",
+        "may_try",
+        "most_running",
         "move_told",
         "moved_at",
         "only_busy_since",
@@ -63,6 +68,7 @@ class Member:
         "prompts",
         "replica",
         "served_at",
+        "server",
         "silent_from",
         "slow",
         "stills",
@@ -74,8 +80,11 @@ class Member:
         "wake_at",
     )
 
-    def __init__(self, replica: Replica, health: ReplicaHealth, canary: CanaryConfig) -> None:
+    def __init__(
+        self, replica: Replica, health: ReplicaHealth, canary: CanaryConfig, server: str = ""
+    ) -> None:
         self.replica = replica
+        self.server = server or replica.id  # whose slots it shares with others that listen there
         self.health = health
         self.canary = canary
         self.budget = CanaryBudget(canary)
@@ -94,6 +103,7 @@ class Member:
         self.only_busy_since: int | None = None
         self.waiting: int | None = None  # requests in its engine's own queue; None: not known
         self.waiting_at = 0  # when it was told
+        self.most_running = 0  # requests at once that its engine's page has shown
         self.unanswered = 0  # canaries in a row that got nothing within their time
         self.stills: deque[tuple[int, int]] = deque(maxlen=_STILLS_MAX)  # when it ended; how long
         self.overdue_at = 0  # when a gateway last said that a request there is overdue
@@ -101,6 +111,9 @@ class Member:
         self.canary_out = False
         self.canary_asked_at = self.canary_until = 0  # the one under way, or the last
         self.canary_charged = False  # the one under way, or the last: it spends what was earned
+        self.canary_extra = False  # the one under way, or the last: between two that are due
+        self.extra_at = NEVER  # an extra one may be asked from then on
+        self.may_try = True  # a breaker's trial there may be a user's request
         self.called_back = False  # the last canary: users needed its slot
         self.canary_yields = False  # the one under way, or the last: to a user who needs its slot
         self.canary_at = 0
@@ -130,7 +143,8 @@ class Member:
             return False
         if self.has_free_slot or not self.inflight:
             return False
-        self.canary_out, self.called_back = False, True
+        self.canary_out = False
+        self.called_back = self.called_back or not self.canary_extra
         return True
 
     def canary_ended(self, result: CanaryResult, signal: Signal, now: int) -> None:
@@ -247,9 +261,15 @@ class Member:
         self.health.call_canary(now)
         self.wake_at = now
 
-    def take_queue(self, waiting: int | None, now: int) -> None:
-        """Note how many requests wait in its engine's own queue, by its page."""
+    def take_queue(self, waiting: int | None, running: int | None, now: int) -> None:
+        """Note how many requests wait in its engine's own queue and run there, by its page."""
         self.waiting, self.waiting_at = waiting, now
+        self.most_running = max(self.most_running, running or 0)
+
+    @property
+    def slots(self) -> int:
+        """Requests that it runs at once: as declared, else the most its page has shown, else 1."""
+        return self.replica.slots or max(1, self.most_running)
 
     def forget_old_queue(self, now: int) -> None:
         """Drop what its page said long ago: a page that cannot be read shows no free slot."""
@@ -280,13 +300,25 @@ class Member:
             return self.budget.affords(now, doubted=doubted)
         return doubted or self.has_free_slot or self.budget.affords(now)
 
-    def canary_started(self, now: int, patience: int) -> None:
+    @property
+    def may_be_asked_extra(self) -> bool:
+        """Whether a canary that is not due may be sent: it costs nothing, and nothing is in doubt.
+
+        In doubt, canaries have a pace of their own.
+        """
+        health = self.health
+        well = health.state is State.READY and not health.frozen
+        return well and self.has_free_slot and not self.canary.billed
+
+    def canary_started(self, now: int, patience: int, *, extra: bool) -> None:
         """Note that a canary is under way, whether it is charged, and whether it yields to users.
 
         One that settles a doubt does not, nor the one after a canary that was called back: an
         engine that stands still has requests waiting, too, and would never be asked to the end.
+        An ``extra`` one always does.
         """
-        self.canary_yields = not (self.called_back or self.doubted(now, patience))
+        self.canary_extra, self.extra_at = extra, NEVER
+        self.canary_yields = extra or not (self.called_back or self.doubted(now, patience))
         self.canary_out = True
         self.peers_asked = False
         self.canary_charged = self.canary.billed or not self.has_free_slot
@@ -304,4 +336,4 @@ class Member:
         return sum(self.inflight_at.values())
 
 
-__all__ = ["Member"]
+__all__ = ["NEVER", "Member"]

@@ -37,6 +37,7 @@ class Publisher:
         "_config",
         "_epoch",
         "_heartbeat",
+        "_hurried",
         "_loads",
         "_looked_at",
         "_published_at",
@@ -58,9 +59,14 @@ class Publisher:
         self._view: FleetView | None = None
         self._looked_at = 0
         self._published_at = 0
+        self._hurried = False
         self.version = 0
         self.shares: dict[str, float] = {}
         self.panics: dict[str, str] = {}  # why, by model
+
+    def hurry(self) -> None:
+        """Let the next ``look`` publish a view at once: what changed shows in no notice."""
+        self._hurried = True
 
     def look(
         self,
@@ -73,10 +79,10 @@ class Publisher:
 
         Also appends notices when a pool begins or ends to fail open. Called after each event.
         """
-        moved = any(isinstance(action, Notice) for action in actions)
+        moved = self._hurried or any(isinstance(action, Notice) for action in actions)
         if not moved and self.version and now - self._looked_at < self._ramp:
             return
-        self._looked_at = now
+        self._looked_at, self._hurried = now, False
         self._loads.look(members.values(), now)
         readmitted = self._look_for_panic(members.values(), doubts, actions, now)
         shares: dict[str, float] = {}
@@ -88,7 +94,8 @@ class Publisher:
         if same and (now - self._published_at < self._heartbeat or self._view is None):
             return
         views = [
-            self._replica_view(each, shares[each.replica.id], now) for each in members.values()
+            self._replica_view(each, shares[each.replica.id], doubts, now)
+            for each in members.values()
         ]
         if same and self._view is not None and not _worth_telling(self._view.replicas, views):
             self._published_at = now
@@ -100,10 +107,13 @@ class Publisher:
         self._view = FleetView(self.version, tuple(views), tuple(self.panics), self._epoch)
         actions.append(Publish(self._view))
 
-    def _replica_view(self, member: Member, share: float, now: int) -> ReplicaView:
+    def _replica_view(
+        self, member: Member, share: float, doubts: Container[str], now: int
+    ) -> ReplicaView:
         health = member.health
+        may_try = member.may_try or member.replica.model in doubts  # their word counts for nothing
         firm = health.never_readmit_by_panic
-        told = (_halt(member), _canary_s(member), self._ready_in_s(member, now))
+        told = (_halt(member), _canary_s(member), self._ready_in_s(member, now), may_try)
         return ReplicaView(member.replica, health.state, share, firm, health.reason, *told)
 
     def _ready_in_s(self, member: Member, now: int) -> float | None:

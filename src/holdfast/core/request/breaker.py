@@ -3,6 +3,7 @@
 Closed, the breaker counts: too large a share of the last outcomes failed, or several failed in a
 row, or a connection was refused, and it opens. Open, nothing is sent until a cooldown has passed.
 Then it is half-open: exactly one request goes there as the trial, and its result alone decides.
+Before that, control's canary goes there wherever one can be asked (``pool`` waits for it).
 
 Only the trial moves an open breaker. Results of attempts that began before it opened arrive late
 and speak of the past: a stream that was half done when the replica fell ill may well finish.

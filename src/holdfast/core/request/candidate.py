@@ -50,6 +50,7 @@ class Candidate:
         "lengths",
         "limit",
         "logprobs",
+        "may_try",
         "norms",
         "own_tokens",
         "paces",
@@ -96,6 +97,7 @@ class Candidate:
         self.reason = ""  # of its state, as control says it
         self.ready_at: int | None = None  # when it may serve, by control's estimate
         self.halt: Halt | None = None  # control says that what runs there will not be answered
+        self.may_try = True  # its breaker's trial may be a user's request
         self.slots = replica.slots or UNLIMITED
         self.gradient = gradient
         self.limit = self.slots  # requests allowed at once, from here

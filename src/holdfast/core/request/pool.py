@@ -110,6 +110,7 @@ class Pool:
                 moved = True
             if candidate.state is not view.state or (candidate.weight > 0) != (view.share > 0):
                 moved = True
+            moved = moved or candidate.may_try is not view.may_try
             if view.state is State.STARTING and candidate.state is not State.STARTING:
                 candidate.latency.value = None  # a new process: what the old one did is history
             if view.state in _BEGINNING and candidate.state not in _BEGINNING:
@@ -120,6 +121,7 @@ class Pool:
             candidate.state = view.state
             candidate.share = view.share
             candidate.firm = view.firm
+            candidate.may_try = view.may_try
             candidate.reason = view.reason
             later = view.ready_in_s
             candidate.ready_at = None if later is None else now + nanos(later)
@@ -173,6 +175,7 @@ class Pool:
         self.leased = None  # nobody hands out turns any more
         doubted = []
         for candidate in self.candidates.values():
+            candidate.may_try = True  # nobody asks canaries any more
             if candidate.state is State.QUARANTINED and candidate.share == 0 and not candidate.firm:
                 candidate.weight = candidate.replica.weight * _STALE_SHARE
                 candidate.breaker.record(Outcome.FAILURE, now, strong=True)
@@ -351,7 +354,7 @@ class Pool:
         recheck_at = _NEVER
         closed: list[Candidate] = []
         trials: list[Candidate] = []
-        untried: list[Candidate] = []
+        unproven: list[Candidate] = []  # a trial is due, and no canary was answered
         held_open = self._held_open()
         for candidate in self.candidates.values():
             if candidate.weight <= 0:
@@ -361,8 +364,7 @@ class Pool:
                 closed.append(candidate)
                 continue
             if breaker.would_allow(now):
-                mine = self.leased is None or candidate.id in self.leased
-                (trials if mine else untried).append(candidate)
+                (trials if candidate.may_try else unproven).append(candidate)
             elif breaker.opens_until > now:
                 recheck_at = min(recheck_at, breaker.opens_until)
             if candidate.id in held_open:
@@ -372,8 +374,12 @@ class Pool:
         rungs = ladder.rungs(closed, self.candidates.values())
         self._rungs = [rung.candidates for rung in rungs]
         self._far = [rung.remote for rung in rungs] if any(r.remote for r in rungs) else []
-        self._trials = [c for c in trials if c.id not in ladder.excluded]
-        self._untried = untried
+        trials = [c for c in trials if c.id not in ladder.excluded]
+        if not self._rungs and not trials:  # nobody else could serve: as if none could be asked
+            trials = [c for c in unproven if c.id not in ladder.excluded]
+        leased = self.leased
+        self._trials = [c for c in trials if leased is None or c.id in leased]
+        self._untried = [c for c in trials if leased is not None and c.id not in leased]
         self.routable = sum(candidate.id not in held_open for candidate in self._trials)
         self.capacity = 0
         for rung in self._rungs:

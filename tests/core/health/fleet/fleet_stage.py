@@ -62,8 +62,10 @@ class Control:
         self.published += [a.view for a in actions if isinstance(a, Publish)]
         return actions
 
-    def join(self, name: str, *, running: bool = True, model: str = "m", **declared) -> list:
-        return self.tell(Joined(Replica(name, model, **declared), running, self.asks))
+    def join(
+        self, name: str, *, running: bool = True, model: str = "m", server: str = "", **declared
+    ) -> list:
+        return self.tell(Joined(Replica(name, model, **declared), running, self.asks, server))
 
     def phase(self, name: str, *phases: State) -> list:
         return [action for phase in phases for action in self.tell(Phase(name, phase))]
@@ -104,9 +106,9 @@ class Control:
             if answer is not None:
                 name, life = action.replica_id, action.incarnation
                 took = self.latencies.get(name, 0)
-                actions += self.tell(
-                    CanaryResult(name, CanaryVerdict(answer), took, incarnation=life)
-                )
+                told = CanaryResult(name, CanaryVerdict(answer), took, incarnation=life)
+                told.extra = action.extra
+                actions += self.tell(told)
         return actions
 
     def wait(self, delay_s: float, every: int = STEP) -> list:
@@ -135,6 +137,9 @@ class Control:
     def firm(self, name: str) -> bool:
         return next(v.firm for v in self.published[-1].replicas if v.replica.id == name)
 
+    def may_try(self, name: str) -> bool:
+        return next(v.may_try for v in self.published[-1].replicas if v.replica.id == name)
+
 
 def all_of(actions: list, kind: type) -> list:
     return [action for action in actions if isinstance(action, kind)]
@@ -154,6 +159,9 @@ def stall(control: Control, name: str) -> list:
     return control.canary(name, "timeout", running=4, progress=False)
 
 
-def engine_says(control: Control, name: str, waiting: int | None) -> list:
-    """The engine's own count of requests that wait there; None: no word of it."""
-    return control.tell(EngineLoads((LoadReported("chat", name, waiting=waiting),)))
+def engine_says(
+    control: Control, name: str, waiting: int | None, running: int | None = None
+) -> list:
+    """The engine's own count of requests that wait and run there; None: no word of it."""
+    load = LoadReported("chat", name, waiting=waiting, running=running)
+    return control.tell(EngineLoads((load,)))

@@ -3,6 +3,7 @@
 import pytest
 from fleet_stage import Control, all_of, notices
 
+from holdfast.core.canary import CanaryConfig, CanaryCost
 from holdfast.core.failure import Class
 from holdfast.core.messages import Exited, Publish, Report, RunCanary
 from holdfast.core.types import State
@@ -132,3 +133,82 @@ def test_the_same_events_cause_the_same_actions():
         return repr(actions)
 
     assert run() == run()
+
+
+# --- a canary goes before a user ------------------------------------------------------------------
+
+
+def test_after_a_breaker_opened_users_wait_for_a_right_canary_and_are_told_at_once():
+    control = Control("r1", "r2", "r3")
+    control.wait(6.0)
+    assert control.may_try("r1")
+    control.answers["r1"] = "timeout"
+    assert all_of(control.breaker_opened("r1"), Publish)
+    assert not control.may_try("r1")
+    assert control.may_try("r2")
+    control.wait(4.0)
+    assert not control.may_try("r1")
+    control.answers["r1"] = "pass"
+    while control.state("r1") is not State.READY:
+        control.wait(0.1)
+    assert control.may_try("r1")
+
+
+def test_a_right_canary_is_told_though_no_state_changed():
+    control = Control("r1", "r2", "r3")
+    control.wait(6.0)
+    control.breaker_opened("r1")
+    before = control.state("r1")
+    assert all_of(control.canary("r1", "pass"), Publish)
+    assert (control.state("r1"), control.may_try("r1")) == (before, True)
+    assert all_of(control.breaker_opened("r1"), Publish)  # its trial failed: the next one is due
+    assert not control.may_try("r1")
+
+
+@pytest.mark.parametrize("verdict", ["wrong", "fail", "timeout"])
+def test_a_canary_without_a_right_answer_sends_nobody(verdict):
+    control = Control("r1", "r2", "r3")
+    control.answers["r1"] = verdict
+    control.breaker_opened("r1")
+    assert all_of(control.wait(2.0), RunCanary)
+    assert not control.may_try("r1")
+
+
+@pytest.mark.parametrize("verdict", ["unknown", "busy", "unsettled"])
+def test_where_a_canary_tells_nothing_a_user_is_sent_as_ever(verdict):
+    control = Control("r1", "r2", "r3")
+    control.breaker_opened("r1")
+    control.canary("r1", verdict)
+    assert control.may_try("r1")
+    control.canary("r1", "timeout")  # the next one can be asked, and gets no answer
+    assert not control.may_try("r1")
+
+
+def test_where_there_is_no_budget_for_one_a_user_is_sent_as_ever():
+    control = Control("r1", "r2", "r3", canary=CanaryConfig(cost=CanaryCost.BILLED))
+    member = control.fleet.members["r1"]
+    for _ in range(12):  # what it was admitted with is spent, and so is what may be owed
+        member.budget.spent(20, control.now, charged=True)
+    control.breaker_opened("r1")
+    assert not control.may_try("r1")
+    assert not [c for c in all_of(control.wait(2.0), RunCanary) if c.replica_id == "r1"]
+    assert control.may_try("r1")
+
+
+def test_while_canaries_are_not_believed_users_are_sent_as_ever():
+    control = Control("r1", "r2", "r3")
+    for name in ("r1", "r2", "r3"):
+        control.answers[name] = "wrong"
+    control.wait(10.0)
+    assert control.fleet._evidence.doubts
+    control.breaker_opened("r1")
+    assert not control.fleet.members["r1"].may_try
+    assert control.may_try("r1")
+
+
+def test_a_new_process_begins_as_one_that_may_be_tried():
+    control = Control("r1", "r2", "r3")
+    control.breaker_opened("r1")
+    control.tell(Exited("r1"))
+    control.wait(0.2)
+    assert control.may_try("r1")

@@ -1,5 +1,7 @@
 """Breakers and trials, and whose fault a failure was."""
 
+from dataclasses import replace
+
 import pytest
 from flow_stage import NO_BACKOFF, Gateway, only, view
 
@@ -130,3 +132,18 @@ def test_a_pool_that_overrules_a_breaker_says_so_every_second():
     for _ in range(2):
         reports = [a for a in gateway.after(1.0).tick() if isinstance(a, Report)]
         assert [(r.what, r.replica_id) for r in reports] == [(ReportCode.OVERRULED, "r1")]
+
+
+def test_those_who_wait_are_the_trial_as_soon_as_a_canary_was_answered():
+    gateway = Gateway(view("r1", slots=1), view("r2", slots=1))
+    refused(gateway)
+    shut = replace(view("r1", slots=1), may_try=False)
+    gateway.view(shut, view("r2", slots=1))
+    assert only(gateway.arrive("q1"), Dispatch).replica_id == "r2"
+    assert gateway.arrive("q2") == []
+    assert gateway.wait(5.0) == []  # its cooldown was over after one
+    dispatch = only(gateway.view(view("r1", slots=1), view("r2", slots=1)), Dispatch)
+    assert (dispatch.request.id, dispatch.replica_id, dispatch.reason) == (
+        *("q2", "r1"),
+        TRIAL_REASON,
+    )
