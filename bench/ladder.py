@@ -7,7 +7,7 @@ over both, and clients of whom every other one streams. *Quarantined* is a stand
 until it is taken out, and after. *Full* is one slot and a queue of two, asked for faster than it
 answers.
 
-Exit status 1 where a client gets an error, waits 2 s longer than the model that answers it takes, or
+Exit status 1 where a client gets an error, waits 2 s longer than the model that answers takes, or
 where the large model has no traffic again within 60 s of its recovery.
 """
 
