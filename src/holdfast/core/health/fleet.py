@@ -571,15 +571,20 @@ class Fleet:
     def _canary_patience(self, member: Member) -> int:
         """How long a canary may take: longer beside users' requests, shorter where it is known.
 
-        An idle replica whose canaries are quick has no reason to take the whole of it, and one that
-        has just been silent for so long still less.
+        A replica whose canaries are quick has no reason to take the whole of it, and one that has
+        just been silent for so long still less. Requests beside it explain a longer wait, unless a
+        slot is known to be free; where all are taken or a long prompt is read, it has the whole.
         """
-        usual, idle = member.baseline.median(), member.inflight == 0
-        if usual is not None and idle and member.health.state in ROUTABLE:
-            again = member.canary_verdict is CanaryVerdict.TIMEOUT
+        usual, deadline = member.baseline.median(), self._canary_deadline
+        idle, free = member.inflight == 0, member.has_free_slot
+        slow = not idle and (member.prompts.awaited or (member.knows_its_slots and not free))
+        if usual is not None and member.health.state in ROUTABLE and not slow:
+            again = member.canary_verdict is CanaryVerdict.TIMEOUT and idle
             least = self._canary_again if again else self._canary_least
-            return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
-        return min(round(self._busy_patience(member)), self._canary_deadline_max)
+            deadline = min(max(least, _USUAL_FACTOR * usual), deadline)
+            if free:
+                return deadline
+        return min(round(deadline * self._beside(member)), self._canary_deadline_max)
 
     @staticmethod
     def _is_unhurried(member: Member) -> bool:
@@ -590,9 +595,9 @@ class Fleet:
         health = member.health
         return health.state is State.QUARANTINED and member.canary_at > health.since
 
-    def _busy_patience(self, member: Member) -> float:
-        """How long a canary may take beside the requests that are on the replica now."""
-        return self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+    def _beside(self, member: Member) -> float:
+        """By how much the requests on a replica lengthen the time that its canary may take."""
+        return 1 + member.inflight / self._config.canary_busy_requests
 
     def _hurry_canary(self, member: Member, now: int, actions: list[FleetAction]) -> None:
         """Take back the time that a canary was given for requests beside it, once they are gone.
@@ -607,7 +612,7 @@ class Fleet:
         # A summary covers the second before it: what it tells of earlier is not meant.
         if member.progress_at >= asked_at + SECOND or member.health.state not in ROUTABLE:
             return
-        until = max(now, asked_at + round(self._busy_patience(member)))
+        until = max(now, asked_at + round(self._canary_deadline * self._beside(member)))
         if until + SECOND <= member.canary_until:
             member.canary_until = until
             actions.append(HurryCanary(member.replica.id, until - now))

@@ -40,6 +40,27 @@ def test_a_canary_on_a_busy_replica_gets_more_time_within_a_bound():
     assert deadlines == [5 * SECOND, 10 * SECOND, 12 * SECOND]
 
 
+def deadline_beside(inflight: int, *, waiting: int | None = None, unread: int = 0) -> float:
+    """Seconds of the canary that a doubt calls beside so many requests, where they are quick."""
+    control = Control("r1", "r2")
+    control.latencies["r1"] = 100 * MILLISECOND
+    control.wait(30.0)
+    control.tally("r1", inflight=inflight, tokens=1, unread=unread)
+    if waiting is not None:
+        engine_says(control, "r1", waiting)
+    control.overdue("r1")
+    asked = [one for one in all_of(control.wait(1.2), RunCanary) if one.replica_id == "r1"]
+    return asked[0].deadline / SECOND
+
+
+def test_requests_beside_a_quick_canary_lengthen_its_time_only_where_no_slot_may_be_free():
+    assert deadline_beside(0) == 3.0
+    assert deadline_beside(12, waiting=0) == 3.0  # its page says that a slot is free
+    assert deadline_beside(12) == 3.0 * 1.75  # it may be full
+    assert deadline_beside(12, waiting=4) == 5.0 * 1.75  # it is
+    assert deadline_beside(1, waiting=0, unread=20_000) == 5.0 * 1.0625  # it reads
+
+
 def test_an_idle_replica_whose_canaries_are_quick_has_less_time_and_after_a_silence_still_less():
     control = Control("r1", "r2")
 
