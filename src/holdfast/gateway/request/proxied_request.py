@@ -20,11 +20,7 @@ from typing import Final
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish, Spent
 from holdfast.core.plan.cost import DIRECT
-from holdfast.core.request.answer_policy import (
-    empty_is_the_answer,
-    failed_check,
-    may_escalate,
-)
+from holdfast.core.request.answer_policy import failed_check, may_escalate
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Request
 from holdfast.gateway.api import errors, routes
@@ -101,7 +97,6 @@ class ProxiedRequest:
         "_answer",
         "_context",
         "_continued",
-        "_empties",
         "_empty",
         "_held",
         "_keeps",
@@ -178,7 +173,6 @@ class ProxiedRequest:
         self._said_again = 0  # of those, as the attempt that goes on counts them once more
         self._continued = 0
         self._held: list[bytes] | None = None  # payloads kept until the answer was checked
-        self._empties = 0
         self._empty = b""  # the events of the last stream that ended without a word
 
     # --- read the body ---------------------------------------------------------------------------
@@ -481,19 +475,12 @@ class ProxiedRequest:
     def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
         """Keep a whole (not streamed) answer with its parsed form; ``finish`` sends it or drops it.
 
-        A later answer replaces it. Empty ones are counted: the client gets one if all replicas gave
-        such.
+        A later answer replaces it.
         """
         self._answer = (body, answer, content_type)
-        if answer.empty:
-            self._empties += 1
 
     def took_empty(self, events: bytes) -> None:
-        """Keep the events of a stream without content.
-
-        They are sent if other replicas said nothing either.
-        """
-        self._empties += 1
+        """Keep the events of a stream without content, which are sent if that is the answer."""
         self._empty = events
 
     def show(self, attempt: Attempt, content_type: bytes) -> None:
@@ -581,10 +568,10 @@ class ProxiedRequest:
         if finish.status == 200 and self._path is not None and self._escalates(self._path, finish):
             return
         self.exchange.listener = None
-        if finish.status == 200 or empty_is_the_answer(self._empties, finish):
+        if finish.status == 200:
             self._succeed(finish)
             comparisons = self._context.comparisons
-            if comparisons.models and finish.status == 200:
+            if comparisons.models:
                 comparisons.consider(self, finish)
         else:
             self._fail(finish)
@@ -648,7 +635,7 @@ class ProxiedRequest:
         if self._held:
             held, self._held = self._held, None
             exchange.write(b"".join(map(framed, held)))
-        elif finish.status != 200:
+        elif not self.first_at:  # nobody had a word to say
             exchange.write(self._empty)
         if self.route.api in _STREAM_APIS:
             exchange.write(_LAST)

@@ -216,20 +216,22 @@ class StreamAttempt(EventAttempt):
         self._held += rewritten
         if self._holds_too_much(sum(map(len, rewritten))):
             return False
-        if self._events and self._opens():
-            self._show()
+        if self._events:
+            opening = self._opening_of()
+            if opening is not Opening.HOLD and opening is not Opening.REJECT:
+                self._show(alike=opening is Opening.ALIKE)
         return not self.over
 
-    def _show(self) -> None:
-        if self.content():
+    def _show(self, *, alike: bool = False) -> None:
+        if self.content(alike=alike):
             held, self._held = self._held, []
             proxied = self.proxied
             proxied.port.streaming[self] = None
             proxied.show(self, b"text/event-stream")
             proxied.relay_payloads(held)
 
-    def _opens(self) -> bool:
-        """Whether what is held may be shown. One token over and over is believed of two only."""
+    def _opening_of(self) -> Opening:
+        """Judge what is held, and fail where it is one token over and over: two are believed."""
         proxied = self.proxied
         opening = judge_opening(
             self._events,
@@ -241,7 +243,7 @@ class StreamAttempt(EventAttempt):
         if opening is Opening.REJECT:
             proxied.repetition_rejected = True
             self.fail(Kind.DEGENERATE)
-        return opening is Opening.SHOW
+        return opening
 
     def _nothing_to_say(self) -> bool:
         spoken = self.usage.completion_tokens if self.usage is not None else None
