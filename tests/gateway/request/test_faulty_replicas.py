@@ -105,6 +105,35 @@ def test_what_was_said_before_the_seam_counts_against_max_tokens(live, like):
     live(body, options=options, model={"engine": str(like)})
 
 
+@pytest.mark.parametrize(
+    ("engine", "like"), [("vllm", Like.VLLM), ("llamacpp", Like.LLAMACPP), ("vllm", Like.LLAMACPP)]
+)
+@pytest.mark.parametrize(("broken", "whole"), [(70, 90), (70, 120), (90, 120), (1, 90)])
+def test_a_continued_answer_is_as_long_as_it_may_be_and_no_longer(
+    live, engine, like, broken, whole
+):
+    """Also where the engine counts no tokens on the way, so that those said are an estimate."""
+
+    async def body(gateway):
+        gateway.ail(0, "cut", tokens=broken)
+        async with client(gateway) as api:
+            continued = 0
+            for number in range(6):
+                ask = [{"role": "user", "content": f"Tell me about fleet {number}."}]
+                raw = await api.chat.completions.create(
+                    model="m", messages=ask, stream=True, max_tokens=90
+                )
+                chunks = [chunk async for chunk in raw]
+                assert text_of(chunks) == expected_text("m", ask, 90)
+                assert len(reasons(chunks)) == 1
+                assert reasons(chunks) == ["length"] or whole == 90
+                continued += any((chunk.model_extra or {}).get("holdfast") for chunk in chunks)
+            assert continued or (broken == 90 and like is Like.VLLM), "it ends with its last word"
+
+    options = Options(ttft_ms=2.0, tpot_ms=0.2, tokens=whole, like=like)
+    live(body, options=options, model={"engine": engine})
+
+
 def test_a_completion_that_breaks_off_goes_on_elsewhere(live):
     async def body(gateway):
         gateway.ail(0, "cut", tokens=5)

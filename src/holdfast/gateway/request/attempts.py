@@ -79,8 +79,11 @@ class AttemptOwner(ObservedRequest, Protocol):
     def forget(self, attempt: "Attempt") -> None:
         """Remove an attempt that is over from the request and from the watch for silence."""
 
-    def broke_off(self, tokens: int) -> None:
-        """Add the tokens that the client got from an attempt that ended after its first content."""
+    def broke_off(self, tokens: int, least: int) -> None:
+        """Add the tokens that the client got from an attempt that ended after its first content.
+
+        ``tokens`` may be an estimate; ``least`` were counted.
+        """
 
     def cannot_continue(self) -> None:
         """Rule out continuing the answer on another replica; the present attempt goes on."""
@@ -258,7 +261,7 @@ class Attempt(ABC):
             event.measured = self.measured()
         proxied.observer.saw_end(self, kind, tokens)
         if kind is not None and self.begun:
-            proxied.broke_off(tokens)
+            proxied.broke_off(tokens, self.counted())
         proxied.port.tell(proxied.flow, event)
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
@@ -327,6 +330,13 @@ class Attempt(ABC):
 
     def tokens(self) -> int:
         """Return the answer's tokens so far, by the engine's count or an estimate.
+
+        In the base 0.
+        """
+        return 0
+
+    def counted(self) -> int:
+        """Return how many tokens the answer has so far at the least: counted, never estimated.
 
         In the base 0.
         """

@@ -104,6 +104,7 @@ class ProxiedRequest:
         "_memory_left",
         "_path",
         "_said_again",
+        "_said_least",
         "_said_tokens",
         "answer_bytes_max",
         "ask",
@@ -170,6 +171,7 @@ class ProxiedRequest:
         self._memory: list[bytes] = []  # those the client has seen, for whoever goes on or compares
         self._memory_left = limits.memory_bytes_max
         self._said_tokens = 0  # of attempts that ended after they had shown content
+        self._said_least = 0  # of those, by what was counted and not estimated
         self._said_again = 0  # of those, as the attempt that goes on counts them once more
         self._continued = 0
         self._held: list[bytes] | None = None  # payloads kept until the answer was checked
@@ -347,18 +349,26 @@ class ProxiedRequest:
         api = _STREAM_APIS[self.route.api]
         said = text_of(memory, api)
         self._said_again = said_again(memory, api)
-        said_tokens = max(0, self._said_tokens - self._said_again)
+        limit, least = ask.max_tokens, self._said_least
         dialect = target.dialect
         body = continued_body(
             self._body(target),
             api,
             dialect.chat_continuation,
             said,
-            said_tokens,
+            max(0, least - self._said_again),
             dialect.prompt_continuation,
         )
         self._continued += 1
-        seam = Seam(memory[0], said, said_tokens, ask.stop, self._continued)
+        seam = Seam(
+            memory[0],
+            said,
+            self.said_tokens,
+            ask.stop,
+            self._continued,
+            limit,
+            max(0, limit - least),
+        )
         return StreamAttempt(self, action, target, api, seam), body
 
     def _body(self, target: Target) -> bytes:
@@ -385,7 +395,7 @@ class ProxiedRequest:
         if attempt is not None:
             said = attempt.tokens()
             if attempt.begun:
-                self.broke_off(said)
+                self.broke_off(said, attempt.counted())
                 if action.kind in _LEFT and self.port.metered:
                     self._charge(said, attempt.read_tokens())
             self.observer.saw_end(attempt, action.kind, said)
@@ -401,12 +411,14 @@ class ProxiedRequest:
         self.attempts.pop(attempt.number, None)
         self.port.streaming.pop(attempt, None)
 
-    def broke_off(self, tokens: int) -> None:
+    def broke_off(self, tokens: int, least: int) -> None:
         """Add to ``said_tokens`` what the client got from an attempt that ended early.
 
-        Tokens of earlier attempts that the engine counted again for a continuation are subtracted.
+        ``least`` of them were counted, and lower the limit of a continuation. Tokens of earlier
+        attempts that the engine counted again for a continuation are subtracted.
         """
         self._said_tokens = max(0, self._said_tokens + tokens - self._said_again)
+        self._said_least = max(0, self._said_least + least - self._said_again)
         self._said_again = 0
 
     @property
@@ -612,7 +624,7 @@ class ProxiedRequest:
         self._path = ModelPath(stronger, (), None, reason, "")
         self._held = None
         self._answer = None
-        self._memory, self._said_tokens, self._said_again = [], 0, 0
+        self._memory, self._said_tokens, self._said_least, self._said_again = [], 0, 0, 0
         self._memory_left = self.port.settings.stream.memory_bytes_max
         self.finish_reason = None
         self.escalated = True

@@ -210,6 +210,7 @@ class StreamAttempt(EventAttempt):
             rewritten = self._seam.rewrite(kept)
             if self._seam.finished:
                 self._choices_left, self._finished = 0, True
+                self.proxied.finish_reason = self._seam.stopped or self.proxied.finish_reason
         if self.begun:
             self.proxied.relay_payloads(rewritten)
             return True
@@ -349,13 +350,20 @@ class StreamAttempt(EventAttempt):
         Else an estimate from the number of chunks and the bytes of text; 0 before the first
         content.
         """
+        counted = self.counted()
+        exact = self.usage is not None and self.usage.completion_tokens
+        if exact or not counted or self.target.dialect.one_token_per_event:
+            return counted
+        return max(counted, self.proxied.tokens_of(self.target.model, self._text_bytes))
+
+    def counted(self) -> int:
+        """Return the engine's count of the answer's tokens so far, else the chunks with content.
+
+        A chunk is one token at least. 0 before the first content.
+        """
         if self.usage is not None and self.usage.completion_tokens:
             return self.usage.completion_tokens
-        if not self.begun:
-            return 0
-        if self.target.dialect.one_token_per_event:
-            return self._events
-        return max(self._events, self.proxied.tokens_of(self.target.model, self._text_bytes))
+        return self._events if self.begun else 0
 
 
 class ResponseAttempt(EventAttempt):
