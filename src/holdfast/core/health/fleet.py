@@ -420,6 +420,8 @@ class Fleet:
                     signal = Signal.PASSIVE_FAILING
                     self._signal(member, signal, now, actions, seen.reason, Class.RUNTIME)
                 if member is not None and seen.what in _DOUBTS:
+                    if member.outdate_canary():
+                        actions.append(CallBackCanary(member.replica.id))
                     member.call_canary(now)  # last: a new state has a pace of its own
             else:
                 for tally in seen.tallies:
@@ -515,7 +517,7 @@ class Fleet:
         """Send a canary that is due, if it takes nothing from users or is worth it."""
         health = member.health
         if member.canary_out:
-            if self._waits_alone(member) and now >= member.half_waited():
+            if self._waits_alone(member) and now >= member.peers_due():
                 member.peers_asked = True
                 self._evidence.ask_peers(member, now)
             return
@@ -543,7 +545,8 @@ class Fleet:
         Where it is late, its peers are asked before its time is over: heard meanwhile, they make
         the silence its own, and silent as well, everybody's.
         """
-        return not (member.inflight or member.peers_asked) and member.health.state in ROUTABLE
+        asked = member.peers_asked or member.explains_lateness
+        return not asked and member.health.state in ROUTABLE
 
     def _has_routable_peer(self, member: Member) -> bool:
         model = member.replica.model
@@ -560,7 +563,7 @@ class Fleet:
             return now
         look = now + self._heartbeat
         if member.canary_out:
-            look = min(look, member.half_waited()) if self._waits_alone(member) else look
+            look = min(look, member.peers_due()) if self._waits_alone(member) else look
         elif health.state in JUDGED:
             due = health.next_canary_at
             look = min(look, due if due > now else now + SECOND)  # due already: no slot is free
@@ -577,8 +580,7 @@ class Fleet:
         """
         usual, deadline = member.baseline.median(), self._canary_deadline
         idle, free = member.inflight == 0, member.has_free_slot
-        slow = not idle and (member.prompts.awaited or (member.knows_its_slots and not free))
-        if usual is not None and member.health.state in ROUTABLE and not slow:
+        if usual is not None and not member.explains_lateness and member.health.state in ROUTABLE:
             again = member.canary_verdict is CanaryVerdict.TIMEOUT and idle
             least = self._canary_again if again else self._canary_least
             deadline = min(max(least, _USUAL_FACTOR * usual), deadline)

@@ -125,6 +125,8 @@ class DeadlineConfig:
             first_token_floor_s=self.answer_floor_s,
             first_token_factor=self.answer_factor,
             doubt_s=self.doubt_whole_s,
+            # What is usual for whole answers is never below this: they need no floor of their own.
+            doubt_floor_s=min(self.doubt_floor_s, self.answer_floor_s / self.answer_factor),
         )
 
     def _require_at_most(self, name: str, other: str) -> None:
