@@ -139,6 +139,11 @@ class PromptReading:
             explained = min(explained, self._explained_at.get(gateway, 0))
         self._explained_at[gateway] = explained
 
+    @property
+    def awaited(self) -> bool:
+        """Whether some gateway waits for the first token of a long prompt there."""
+        return bool(self._unread_at)
+
     def look(self, page: EnginePage, now: int) -> None:
         """Take one reading of the replica's page."""
         work = self._watch.look(page)

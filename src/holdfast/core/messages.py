@@ -77,6 +77,7 @@ class FirstContent:
 
     request_id: RequestId
     attempt: int
+    alike: bool = False  # an earlier attempt was rejected for content like this
 
 
 @dataclass(slots=True)
@@ -112,6 +113,7 @@ class Answered:
     finish: str = ""  # the engine's reason for the end of the answer
     measured: Measured | None = None  # statistics of the answer, by name
     prompt_tokens: int = 0  # as the engine counted them; 0 = it did not say
+    alike: bool = False  # an earlier attempt was rejected for an answer like this
 
 
 @dataclass(slots=True)

@@ -5,16 +5,13 @@ import json
 import pytest
 
 from holdfast.core.failure import Kind
-from holdfast.core.messages import Finish
 from holdfast.core.request.answer_policy import (
     OUR_STATUSES,
     Opening,
-    empty_is_the_answer,
     end_is_believed,
     failed_check,
     judge_opening,
     kind_of_error_status,
-    kind_of_whole_answer,
     kind_when_stalled,
     may_escalate,
 )
@@ -46,29 +43,19 @@ def test_a_status_is_the_clients_only_if_the_client_could_cause_it(
 
 
 @pytest.mark.parametrize(
-    ("empty", "repeats", "rejected_before", "kind"),
-    [
-        (False, False, False, None),
-        (False, True, False, Kind.DEGENERATE),
-        (False, True, True, None),
-        (True, False, False, Kind.EMPTY),
-        (True, True, True, Kind.EMPTY),
-    ],
-)
-def test_a_whole_answer_is_rejected_for_repetition_once(empty, repeats, rejected_before, kind):
-    found = kind_of_whole_answer(empty=empty, repeats=repeats, rejected_before=rejected_before)
-    assert found is kind
-
-
-@pytest.mark.parametrize(
     ("tokens", "suspicious", "complete", "rejected_before", "opening"),
     [
         (1, False, False, False, Opening.SHOW),
         (1, True, False, False, Opening.HOLD),
         (7, True, False, False, Opening.HOLD),
         (8, True, False, False, Opening.REJECT),
-        (8, True, True, False, Opening.SHOW),
-        (8, True, False, True, Opening.SHOW),
+        (7, True, True, False, Opening.SHOW),
+        (8, True, True, False, Opening.REJECT),  # an answer in one piece is complete at once
+        (7, True, False, True, Opening.HOLD),  # of two that say the same, both are heard
+        (7, True, True, True, Opening.SHOW),
+        (8, True, False, True, Opening.ALIKE),
+        (8, True, True, True, Opening.ALIKE),
+        (8, False, True, True, Opening.SHOW),
     ],
 )
 def test_a_suspicious_opening_is_held_then_rejected_once(
@@ -82,14 +69,6 @@ def test_a_suspicious_opening_is_held_then_rejected_once(
         rejected_before=rejected_before,
     )
     assert found is opening
-
-
-def test_nothing_is_the_answer_once_two_replicas_said_it():
-    failed = Finish("r", 502, "upstream_failed", "no replica answered")
-    assert empty_is_the_answer(2, failed)
-    assert not empty_is_the_answer(1, failed)
-    assert not empty_is_the_answer(2, Finish("r", 504, "timeout", "too late"))
-    assert not empty_is_the_answer(2, Finish("r", 502, "upstream_failed", "cut", shown=True))
 
 
 def is_json(text):

@@ -704,3 +704,13 @@ class AnyPool(RuleBasedStateMachine):
 WINDOW = 10 * SECOND
 TestAnyPool = AnyPool.TestCase
 TestAnyPool.settings = settings(max_examples=examples(25), stateful_step_count=25)
+
+
+def test_an_answer_in_one_piece_is_in_doubt_from_what_such_answers_take_on():
+    waits = Deadlines(DeadlineConfig().for_answers(), answers=True)
+    request = Request("q", "m", 0, whole=True, prompt_tokens=100, max_tokens=64)
+    assert waits.doubt_after(request) == nanos(3.1)
+    for _ in range(300):
+        waits.observe_first_token("r1", request.size, SECOND // 4, SECOND)
+    waits.wait(request, None, 0, 2 * SECOND)
+    assert waits.doubt_after(request) == nanos(5.0 / 8)  # of the floor of such deadlines

@@ -271,6 +271,36 @@ def counted(payloads, api):
     return [usage.completion_tokens for usage in usages if usage is not None][-1]
 
 
+def test_a_continuation_ends_where_the_clients_own_limit_is():
+    """It was given more, as the tokens said so far were counted at the least."""
+    joint = Seam(first(), "one two", 9, (), 1, 5, 2)
+    out = through(joint, [chunk(" three"), chunk(" four"), chunk(" five"), chunk(" six", "stop")])
+    assert text_of(out, CHAT) == " three four"
+    assert [read_chunk(one, CHAT).finish_reason for one in out] == [None, None, "length"]
+    assert joint.finished
+    (told,) = through(joint, [compact({"choices": [], "usage": usage(12, 4)})])
+    assert read_chunk(told, CHAT).usage.completion_tokens == 5  # by estimate it would be 13
+
+
+def test_an_answer_that_had_reached_its_limit_gets_no_word_more_and_ends_as_the_engine_says():
+    cut = through(Seam(first(), "one two", 2, (), 1, 2, 0), [chunk(" three", "stop")])
+    assert (text_of(cut, CHAT), read_chunk(cut[0], CHAT).finish_reason) == ("", "length")
+    ended = through(Seam(first(), "one two", 2, (), 1, 2, 0), [chunk(None, "stop")])
+    assert read_chunk(ended[0], CHAT).finish_reason == "stop"
+
+
+def test_blanks_that_are_said_again_do_not_count_against_the_limit():
+    joint = Seam(first(), "one\n\n", 3, (), 1, 4, 1)
+    out = through(joint, [chunk("\n"), chunk("\n"), chunk("two"), chunk("three")])
+    assert text_of(out, CHAT) == "two"
+    assert read_chunk(out[-1], CHAT).finish_reason == "length"
+
+
+def test_without_a_limit_nothing_is_cut():
+    out = through(Seam(first(), "one", 1, (), 1), [chunk(" a"), chunk(" b"), chunk(" c", "stop")])
+    assert text_of(out, CHAT) == " a b c"
+
+
 def test_text_is_gathered_from_what_was_kept():
     kept = [first(), chunk("a"), chunk(" b"), chunk(None, "stop"), DONE]
     assert text_of(kept, CHAT) == "a b"

@@ -3,10 +3,12 @@
 import asyncio
 
 import openai
+import orjson
 import pytest
 from openai import AsyncOpenAI
 
 from holdfast.core.messages import Summary
+from holdfast.core.request.breaker import BreakerState
 from holdfast.testing.standin import Like, Options, expected_text
 
 ASK = [{"role": "user", "content": "Tell me about fleets that keep answering."}]
@@ -103,6 +105,35 @@ def test_what_was_said_before_the_seam_counts_against_max_tokens(live, like):
     live(body, options=options, model={"engine": str(like)})
 
 
+@pytest.mark.parametrize(
+    ("engine", "like"), [("vllm", Like.VLLM), ("llamacpp", Like.LLAMACPP), ("vllm", Like.LLAMACPP)]
+)
+@pytest.mark.parametrize(("broken", "whole"), [(70, 90), (70, 120), (90, 120), (1, 90)])
+def test_a_continued_answer_is_as_long_as_it_may_be_and_no_longer(
+    live, engine, like, broken, whole
+):
+    """Also where the engine counts no tokens on the way, so that those said are an estimate."""
+
+    async def body(gateway):
+        gateway.ail(0, "cut", tokens=broken)
+        async with client(gateway) as api:
+            continued = 0
+            for number in range(6):
+                ask = [{"role": "user", "content": f"Tell me about fleet {number}."}]
+                raw = await api.chat.completions.create(
+                    model="m", messages=ask, stream=True, max_tokens=90
+                )
+                chunks = [chunk async for chunk in raw]
+                assert text_of(chunks) == expected_text("m", ask, 90)
+                assert len(reasons(chunks)) == 1
+                assert reasons(chunks) == ["length"] or whole == 90
+                continued += any((chunk.model_extra or {}).get("holdfast") for chunk in chunks)
+            assert continued or (broken == 90 and like is Like.VLLM), "it ends with its last word"
+
+    options = Options(ttft_ms=2.0, tpot_ms=0.2, tokens=whole, like=like)
+    live(body, options=options, model={"engine": engine})
+
+
 def test_a_completion_that_breaks_off_goes_on_elsewhere(live):
     async def body(gateway):
         gateway.ail(0, "cut", tokens=5)
@@ -194,18 +225,131 @@ def test_endless_exclamation_marks_are_never_shown(live):
     live(body, options=Options(ttft_ms=2.0, tpot_ms=1.0, tokens=30))
 
 
-def test_what_two_replicas_say_alike_is_the_answer(live):
+def test_endless_exclamation_marks_are_no_answer_in_one_piece_either(live):
+    """Too few for a text to be endless, and as many as a stream is held for."""
+
+    async def body(gateway):
+        gateway.ail(0, "garbage")
+        async with client(gateway) as api:
+            for tokens in (16, 20, 30):
+                for _ in range(4):
+                    raw = await api.chat.completions.with_raw_response.create(
+                        model="m", messages=ASK, max_tokens=tokens
+                    )
+                    assert raw.parse().choices[0].message.content == expected_text("m", ASK, tokens)
+                    assert raw.headers["x-holdfast-replica"] == "m-2"
+
+    live(body, options=Options(ttft_ms=2.0, tpot_ms=1.0, tokens=30))
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["in one piece", "streamed"])
+def test_one_token_over_and_over_of_two_replicas_is_the_answer_and_accuses_nobody(live, streamed):
+    """As where the client asked for nothing else, by a bias or in words."""
+
+    async def body(gateway):
+        gateway.ail(0, "garbage")
+        gateway.ail(1, "garbage")
+        async with client(gateway) as api:
+            for _ in range(12):
+                if streamed:
+                    chunks, headers = await stream(api, max_tokens=20)
+                    text, ends = text_of(chunks), reasons(chunks)
+                else:
+                    raw = await api.chat.completions.with_raw_response.create(
+                        model="m", messages=ASK, max_tokens=20
+                    )
+                    headers, (choice,) = raw.headers, raw.parse().choices
+                    text, ends = choice.message.content, [choice.finish_reason]
+                assert (text, ends) == ("!" * 20, ["length"])
+                assert headers["x-holdfast-attempts"] == "2"
+        lane = gateway.driver.port.flow.lanes["m"]
+        breakers = {one.breaker.state for one in lane.pool.candidates.values()}
+        assert breakers == {BreakerState.CLOSED}
+        assert counted(gateway) == (12, 0)
+
+    live(body, options=Options(ttft_ms=2.0, tpot_ms=1.0, tokens=30))
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "attempts"),
+    [
+        ("!", 1, 1),
+        ("!" * 20, 5, 1),  # four to a token
+        ("-" * 15, 15, 1),
+        ("\N{THUMBS UP SIGN}", 500, 1),  # behind reasoning that was counted, too
+        ("ha ha ha ha ha ha ha ha ha!", 19, 1),
+        ("no " * 30, 30, 2),
+    ],
+)
+def test_a_short_answer_is_believed_where_few_tokens_of_it_are_alike(live, text, tokens, attempts):
+    async def body(gateway):
+        usage = {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        told = {"id": "c", "object": "chat.completion", "created": 1, "model": "odd"}
+        answer = orjson.dumps(told | {"choices": [choice], "usage": usage})
+
+        async def handler(reader, writer):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                int(line.split(b":")[1])
+                for line in head.lower().split(b"\r\n")
+                if line.startswith(b"content-length:")
+            )
+            await reader.readexactly(length)
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n")
+            writer.write(b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(answer) + answer)
+            await writer.drain()
+            writer.close()
+
+        server = await gateway.put_behind(handler, "odd", "vllm")
+        async with server, client(gateway) as api:
+            raw = await api.chat.completions.with_raw_response.create(model="odd", messages=ASK)
+            assert raw.parse().choices[0].message.content == text
+            assert raw.headers["x-holdfast-attempts"] == str(attempts)
+
+    live(body)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["in one piece", "streamed"])
+def test_what_two_replicas_say_alike_is_the_answer(live, streamed):
+    """And what is told of the request is what its client got."""
+
     async def body(gateway):
         gateway.ail(0, "empty")
         gateway.ail(1, "empty")
         async with client(gateway) as api:
-            whole = await api.chat.completions.create(model="m", messages=ASK)
-            chunks, _ = await stream(api)
-        assert not whole.choices[0].message.content
-        assert text_of(chunks) == ""
-        assert reasons(chunks) == ["stop"]
+            if streamed:
+                chunks, headers = await stream(api)
+                text, ends = text_of(chunks), reasons(chunks)
+            else:
+                raw = await api.chat.completions.with_raw_response.create(model="m", messages=ASK)
+                headers, (choice,) = raw.headers, raw.parse().choices
+                text, ends = choice.message.content or "", [choice.finish_reason]
+            assert (text, ends) == ("", ["stop"])
+        story = gateway.driver.observer.records.explain(headers["x-request-id"])
+        assert (story["status"], story["code"], story["attempts"]) == (200, "ok", 2)
+        assert story["reason"] == "two replicas answered without a word"
+        assert headers["x-holdfast-replica"] == story["replica"] != ""
+        assert headers["x-holdfast-attempts"] == "2"
 
     live(body, options=STEADY)
+
+
+def test_an_empty_answer_after_something_was_shown_ends_nothing(live):
+    """One breaks off, the others say nothing: two of those end what they were to go on with."""
+
+    async def body(gateway):
+        for index in range(3):
+            gateway.ail(index, "empty")
+        gateway.ail(0, "cut", tokens=4)
+        async with client(gateway) as api:
+            chunks, _ = await stream(api)
+            while not text_of(chunks):
+                chunks, _ = await stream(api)
+        assert text_of(chunks) == expected_text("m", ASK, 4)
+
+    live(body, options=STEADY, replicas=3)
 
 
 def test_with_nobody_left_the_error_is_honest_and_says_whether_to_retry(live):

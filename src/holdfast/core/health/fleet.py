@@ -456,6 +456,8 @@ class Fleet:
                 if member is not None and seen.what == ReportCode.OVERDUE:
                     member.overdue_at = now
                 if member is not None and seen.what in _DOUBTS:
+                    if member.outdate_canary():
+                        actions.append(CallBackCanary(member.replica.id))
                     member.call_canary(now)  # last: a new state has a pace of its own
             else:
                 for tally in seen.tallies:
@@ -551,7 +553,7 @@ class Fleet:
         """Send a canary that is due, if it takes nothing from users or is worth it."""
         health = member.health
         if member.canary_out:
-            if self._waits_alone(member) and now >= member.half_waited():
+            if self._waits_alone(member) and now >= member.peers_due():
                 member.peers_asked = True
                 self._evidence.ask_peers(member, now)
             return
@@ -584,8 +586,9 @@ class Fleet:
         the silence its own, and silent as well, everybody's. Users' requests tell nothing more
         once one is overdue and nothing has come since.
         """
-        alone = not member.inflight or member.awaited_in_vain
-        return alone and not member.peers_asked and member.health.state in ROUTABLE
+        explained = member.explains_lateness and not member.awaited_in_vain
+        alone = not (member.peers_asked or explained)
+        return alone and member.health.state in ROUTABLE
 
     def _has_routable_peer(self, member: Member) -> bool:
         model = member.replica.model
@@ -602,7 +605,7 @@ class Fleet:
             return now
         look = now + self._heartbeat
         if member.canary_out:
-            look = min(look, member.half_waited()) if self._waits_alone(member) else look
+            look = min(look, member.peers_due()) if self._waits_alone(member) else look
         elif health.state in JUDGED:
             for due in (health.next_canary_at, member.extra_at):
                 look = min(look, due if due > now else now + SECOND)  # due already: no slot is free
@@ -613,15 +616,19 @@ class Fleet:
     def _canary_patience(self, member: Member) -> int:
         """How long a canary may take: longer beside users' requests, shorter where it is known.
 
-        An idle replica whose canaries are quick has no reason to take the whole of it, and one that
-        has just been silent for so long still less.
+        A replica whose canaries are quick has no reason to take the whole of it, and one that has
+        just been silent for so long still less. Requests beside it explain a longer wait, unless a
+        slot is known to be free; where all are taken or a long prompt is read, it has the whole.
         """
-        usual, idle = member.baseline.median(), member.inflight == 0
-        if usual is not None and idle and member.health.state in ROUTABLE:
-            again = member.canary_verdict is CanaryVerdict.TIMEOUT
+        usual, deadline = member.baseline.median(), self._canary_deadline
+        idle, free = member.inflight == 0, member.has_free_slot
+        if usual is not None and not member.explains_lateness and member.health.state in ROUTABLE:
+            again = member.canary_verdict is CanaryVerdict.TIMEOUT and idle
             least = self._canary_again if again else self._canary_least
-            return min(max(least, _USUAL_FACTOR * usual), self._canary_deadline)
-        return min(round(self._busy_patience(member)), self._canary_deadline_max)
+            deadline = min(max(least, _USUAL_FACTOR * usual), deadline)
+            if free:
+                return deadline
+        return min(round(deadline * self._beside(member)), self._canary_deadline_max)
 
     @staticmethod
     def _is_unhurried(member: Member) -> bool:
@@ -632,9 +639,9 @@ class Fleet:
         health = member.health
         return health.state is State.QUARANTINED and member.canary_at > health.since
 
-    def _busy_patience(self, member: Member) -> float:
-        """How long a canary may take beside the requests that are on the replica now."""
-        return self._canary_deadline * (1 + member.inflight / self._config.canary_busy_requests)
+    def _beside(self, member: Member) -> float:
+        """By how much the requests on a replica lengthen the time that its canary may take."""
+        return 1 + member.inflight / self._config.canary_busy_requests
 
     def _hurry_canary(self, member: Member, now: int, actions: list[FleetAction]) -> None:
         """Take back the time that a canary was given for requests beside it, once they are gone.
@@ -649,7 +656,7 @@ class Fleet:
         # A summary covers the second before it: what it tells of earlier is not meant.
         if member.progress_at >= asked_at + SECOND or member.health.state not in ROUTABLE:
             return
-        until = max(now, asked_at + round(self._busy_patience(member)))
+        until = max(now, asked_at + round(self._canary_deadline * self._beside(member)))
         if until + SECOND <= member.canary_until:
             member.canary_until = until
             actions.append(HurryCanary(member.replica.id, until - now))

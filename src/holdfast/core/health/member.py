@@ -147,6 +147,18 @@ class Member:
         self.called_back = self.called_back or not self.canary_extra
         return True
 
+    def outdate_canary(self) -> bool:
+        """Whether the canary under way cannot settle a doubt that comes now; if so it is ended.
+
+        What users got since it was asked would excuse its silence, though they get nothing now. One
+        that a doubt asked is left alone. The caller must cancel it, and ask anew.
+        """
+        excused = self.progress_at >= self.canary_asked_at + SECOND  # as ``users_beside`` reads it
+        if not (self.canary_out and self.canary_yields and excused):
+            return False
+        self.canary_out, self.called_back = False, True
+        return True
+
     def canary_ended(self, result: CanaryResult, signal: Signal, now: int) -> None:
         """Record a conclusive canary: when it ended, its verdict, whether it passed or was slow."""
         self.called_back = False
@@ -170,9 +182,17 @@ class Member:
         seldom = before is None or now - before >= _LOST_APART
         return seldom and self.health.state is State.READY
 
-    def half_waited(self) -> int:
-        """When (ns) half of the time is over that the canary under way may take."""
-        return (self.canary_asked_at + self.canary_until) // 2
+    def peers_due(self) -> int:
+        """When (ns) to ask its peers, where the canary under way is not answered by then.
+
+        After half of its time; where canaries are quick, later, so that what peers answer is a
+        second old at its end: old enough to count, and later than what users last got.
+        """
+        half = (self.canary_asked_at + self.canary_until) // 2
+        usual = self.baseline.median()
+        if usual is None:
+            return half
+        return max(half, self.canary_until - SECOND - max(SECOND // 4, 2 * usual))
 
     def note_silence(self, result: CanaryResult, now: int) -> None:
         """Count canaries in a row that timed out, and note since when nothing moved there."""
@@ -292,6 +312,12 @@ class Member:
     def knows_its_slots(self) -> bool:
         """Whether ``has_free_slot`` rests on the engine's word or a declaration, not on a guess."""
         return self.waiting is not None or self.replica.slots > 0
+
+    @property
+    def explains_lateness(self) -> bool:
+        """Whether requests there are known to delay a canary: by all slots, or by a long prompt."""
+        full = self.knows_its_slots and not self.has_free_slot
+        return self.inflight > 0 and (full or self.prompts.awaited)
 
     def may_be_asked(self, now: int, patience: int) -> bool:
         """Whether a canary that is due may be sent: it is free, or worth it, or was earned."""

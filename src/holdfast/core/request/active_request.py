@@ -164,6 +164,7 @@ class ActiveRequest(TimerEntry):
         "deadline",
         "died",
         "died_at",
+        "empty",
         "free_used",
         "hedge_at",
         "hosts",
@@ -202,6 +203,7 @@ class ActiveRequest(TimerEntry):
         self.charges: tuple[ChargedFailure, ...] = ()  # its failures, while they may be its own
         self.died: tuple[str, ...] = ()  # of those, whose connection died under it
         self.died_at = 0  # when the last of them did
+        self.empty: tuple[str, ...] = ()  # replicas that answered it without a word
         self.hosts: tuple[str, ...] = ()  # of replicas that broke off or did not take it
         self.revision: str | None = None  # bound by the first content shown
         self.shown_tokens = 0  # of attempts that ended after they had shown content

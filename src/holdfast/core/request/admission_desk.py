@@ -31,6 +31,7 @@ HOLDER_BUSY: Final = "holder_unavailable"  # its own code: other replicas may we
 _WAITED: Final = frozenset({"queue_timeout", "no_ready_replica"})
 _FINISH: Final = RequestStep.FINISH
 ERROR_DEFAULT: Final = (502, "upstream_failed")  # a gateway whose upstream gave no valid answer
+_EMPTY_TWICE: Final = 2  # replicas: one that says nothing may be broken, two are the model
 DEADLY: Final = (502, "replicas_lost")  # its own code, because the request must not be sent again
 # Its own code: neither more attempts nor another replica would have helped, only more time.
 UNREAD: Final = (504, "prompt_unread")
@@ -176,9 +177,14 @@ class AdmissionDesk:
     def fail(self, active: ActiveRequest, kind: Kind, reason: str, now: int) -> Finish:
         """Close a request with the status and code of this kind of failure, by default 502.
 
-        Like ``finish`` it returns the ``Finish`` and settles the quota.
+        Like ``finish`` it returns the ``Finish`` and settles the quota. Where two answers without a
+        word are all that came, that is the answer: 200.
         """
         status, code = ERRORS.get(kind, ERROR_DEFAULT)
+        shown = active.revision is not None
+        if code == ERROR_DEFAULT[1] and len(active.empty) >= _EMPTY_TWICE and not shown:
+            reason = "two replicas answered without a word"
+            return self.finish(active, 200, "ok", reason, now, active.empty[-1])
         return self.finish(active, status, code, f"{kind.value}: {reason}", now)
 
     def fail_deadly(self, active: ActiveRequest, now: int) -> Finish:

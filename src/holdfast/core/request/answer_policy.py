@@ -14,8 +14,6 @@ from enum import Enum, auto
 from typing import Final
 
 from holdfast.core.failure import Kind, kind_of_status
-from holdfast.core.messages import Finish
-from holdfast.core.request.admission_desk import ERROR_DEFAULT
 from holdfast.core.request.deadlines import stuck
 
 # Ours, not the client's: the gateway chose the path, the credentials and the model's name.
@@ -24,15 +22,18 @@ OUR_STATUSES: Final = frozenset({401, 403, 404, 405})
 NOT_SERVED_STATUSES: Final = frozenset({404, 405, 501})
 
 _TOOLS_CALLED: Final = frozenset({"tool_calls", "function_call"})  # an answer without text
-_EMPTY_TWICE: Final = 2  # replicas: one that says nothing may be broken, two are the model
 
 
 class Opening(Enum):
-    """Whether the held-back beginning of a stream is shown, held longer, or rejected."""
+    """Whether the held-back beginning of an answer is shown, held longer, or rejected.
+
+    ``ALIKE`` is shown, too: it repeats one token, and so did a replica that was rejected for it.
+    """
 
     SHOW = auto()
     HOLD = auto()
     REJECT = auto()
+    ALIKE = auto()
 
 
 def kind_of_error_status(
@@ -56,28 +57,20 @@ def kind_of_error_status(
     return Kind.SERVER_ERROR if kind is None else kind
 
 
-def kind_of_whole_answer(*, empty: bool, repeats: bool, rejected_before: bool) -> Kind | None:
-    """Return why an answer in one piece is rejected, EMPTY or DEGENERATE; ``None``: accepted.
-
-    ``repeats``: its end is one token over and over. ``rejected_before``: an earlier attempt of this
-    request was rejected for that, so now it is accepted.
-    """
-    if empty:
-        return Kind.EMPTY
-    return Kind.DEGENERATE if repeats and not rejected_before else None
-
-
 def judge_opening(
     tokens: int, tokens_held_max: int, *, suspicious: bool, complete: bool, rejected_before: bool
 ) -> Opening:
-    """Return the ``Opening``: whether the beginning of a stream is shown, held on, or rejected.
+    """Return the ``Opening``: whether the beginning of an answer is shown, held on, or rejected.
 
-    Only one that is ``suspicious`` (one token over and over), not ``complete`` and not rejected in
-    an earlier attempt is held, and it is rejected from ``tokens_held_max`` tokens on.
+    Only one that is ``suspicious`` (one token over and over) is held, until it is ``complete``, and
+    rejected from ``tokens_held_max`` tokens on, unless one was ``rejected_before``: in an earlier
+    attempt of the request. For an answer in one piece, all of it is its beginning.
     """
-    if complete or rejected_before or not suspicious:
+    if not suspicious:
         return Opening.SHOW
-    return Opening.HOLD if tokens < tokens_held_max else Opening.REJECT
+    if tokens < tokens_held_max:
+        return Opening.SHOW if complete else Opening.HOLD
+    return Opening.ALIKE if rejected_before else Opening.REJECT
 
 
 def empty_is_asked_for(
@@ -103,14 +96,6 @@ def end_is_believed(tokens: int | None, *, doubted_before: bool) -> bool:
     first one did). An engine that does not count is believed.
     """
     return tokens is None or tokens > 0 or doubted_before
-
-
-def empty_is_the_answer(empty_answers: int, finish: Finish) -> bool:
-    """Whether a failed request is answered as empty, because two replicas or more answered nothing.
-
-    Only where nothing was shown and the error is the general ``upstream_failed``.
-    """
-    return empty_answers >= _EMPTY_TWICE and not finish.shown and finish.code == ERROR_DEFAULT[1]
 
 
 def failed_check(
@@ -164,12 +149,10 @@ __all__ = [
     "OUR_STATUSES",
     "Opening",
     "empty_is_asked_for",
-    "empty_is_the_answer",
     "end_is_believed",
     "failed_check",
     "judge_opening",
     "kind_of_error_status",
-    "kind_of_whole_answer",
     "kind_when_stalled",
     "may_escalate",
 ]

@@ -126,6 +126,8 @@ class DeadlineConfig:
             first_token_floor_s=self.answer_floor_s,
             first_token_factor=self.answer_factor,
             doubt_s=self.doubt_whole_s,
+            # What is usual for whole answers is never below this: they need no floor of their own.
+            doubt_floor_s=min(self.doubt_floor_s, self.answer_floor_s / self.answer_factor),
         )
 
     def _require_at_most(self, name: str, other: str) -> None:
@@ -565,17 +567,21 @@ class Deadlines:
         )
 
 
-def stuck(waited: int, prompt_tokens: int, *, begun: bool, usual: int = 0) -> Kind | None:
+def stuck(
+    waited: int, prompt_tokens: int, *, begun: bool, usual: int = 0, norm: int = _NEVER
+) -> Kind | None:
     """Which timeout an attempt has failed with after ``waited`` ns on a stalled replica.
 
     ``None``: it stays. 5 s are enough once tokens came; before that 10 ms more per prompt token
     up to a minute, or 1 ms per token, and at least twice ``usual``, the usual time of an answer in
-    one piece (ns, 0 = unknown).
+    one piece (ns, 0 = unknown). Where it was learned how long such answers take at most (``norm``),
+    that takes the place of the 5 s and of twice the usual.
     """
     if begun:
         return Kind.BETWEEN_TOKENS_TIMEOUT if waited >= _STOOD else None
-    enough = waited >= max(_STOOD + unhurried(prompt_tokens), _USUAL_FACTOR * usual)
-    return Kind.FIRST_TOKEN_TIMEOUT if enough else None
+    reading = unhurried(prompt_tokens)
+    enough = min(max(_STOOD + reading, _USUAL_FACTOR * usual), norm + reading)
+    return Kind.FIRST_TOKEN_TIMEOUT if waited >= enough else None
 
 
 __all__ = ["DeadlineConfig", "Deadlines", "TimeoutVerdict", "stuck"]

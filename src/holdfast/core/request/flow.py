@@ -431,7 +431,7 @@ class Flow:
         if change is not None:
             actions.append(self._report(lane, attempt, change))
         if active.charges:
-            self._uphold(active, lane, attempt, actions, now)
+            self._uphold(active, lane, attempt, actions, now, alike=event.alike)
         if len(active.live) > 1:
             self._outrun(active, lane, attempt, actions, now)
         active.step(RequestStep.CONTENT)
@@ -456,7 +456,7 @@ class Flow:
         if closed is not None:
             actions.append(self._report(lane, attempt, closed))
         if active.charges:
-            self._uphold(active, lane, attempt, actions, now)
+            self._uphold(active, lane, attempt, actions, now, alike=event.alike)
         if active.live:
             self._outrun(active, lane, attempt, actions, now)
         candidate.tokens += tokens
@@ -510,9 +510,11 @@ class Flow:
         attempt: Attempt,
         actions: list[FlowAction],
         now: int,
+        *,
+        alike: bool,
     ) -> None:
         """Believe the earlier failures of a request, because this attempt answers it."""
-        lane.uphold(active, attempt.candidate, now)
+        lane.uphold(active, attempt.candidate, now, alike=alike)
         if lane.reports:
             actions.extend(lane.take_reports())
 
@@ -671,6 +673,8 @@ class Flow:
     ) -> None:
         """Decide what follows a failed attempt: a continuation, a retry, or the final error."""
         active.story.append((now, "failed", kind.value))
+        if kind is Kind.EMPTY:
+            active.empty += (attempt.candidate.id,)
         host = attempt.candidate.replica.host
         beside = bool(host) and host in active.hosts
         deaths_max = active.request.deaths_max

@@ -13,7 +13,7 @@ from typing import Any, Final
 from holdfast.core.failure import Kind, Outcome
 from holdfast.core.messages import FleetView, LoadReported, ReplicaView, Report, ReportCode, Tally
 from holdfast.core.request import routing
-from holdfast.core.request.active_request import ActiveRequest, Attempt
+from holdfast.core.request.active_request import ActiveRequest, Attempt, ChargedFailure
 from holdfast.core.request.admission.fairness import TokenCounters
 from holdfast.core.request.admission.generation_pace import GenerationPace
 from holdfast.core.request.admission.limit import GradientLimit, LimitConfig
@@ -393,9 +393,7 @@ class Lane:
         candidate, ledger = attempt.candidate, self._ledger
         alike = ledger.repeats(active, candidate, kind, now)
         if alike:
-            for accused, moved in ledger.withdraw(alike, now):
-                self._tell_moved(accused, moved, now)
-            self._failed -= min(self._failed, len(alike))
+            self._withdraw(alike, now)
             candidate.withdrawn += 1
             change = candidate.breaker.record(_CLIENT_ERROR, now, trial=attempt.trial)
         else:
@@ -419,13 +417,24 @@ class Lane:
             return _FAST_MAX
         return min(max(typical // 2, _FAST_MIN), _FAST_MAX)
 
-    def uphold(self, active: ActiveRequest, answered: Candidate, now: int) -> None:
+    def uphold(
+        self, active: ActiveRequest, answered: Candidate, now: int, *, alike: bool = False
+    ) -> None:
         """Let a request's earlier failures count in full: the replica ``answered`` answers it.
 
-        Breakers that open by that are added to ``reports``.
+        ``alike``: with what an earlier answer was rejected for, which is withdrawn then. Changes of
+        breakers are added to ``reports``.
         """
+        if alike:
+            self._withdraw(self._ledger.repeats(active, answered, Kind.DEGENERATE, now), now)
         for accused, moved in self._ledger.uphold(active, answered, now):
             self._tell_moved(accused, moved, now)
+
+    def _withdraw(self, charges: list[ChargedFailure], now: int) -> None:
+        """Take failures back from their replicas: the request itself causes them."""
+        for accused, moved in self._ledger.withdraw(charges, now):
+            self._tell_moved(accused, moved, now)
+        self._failed -= min(self._failed, len(charges))
 
     def _tell_moved(self, candidate: Candidate, change: BreakerChange, now: int) -> None:
         self.pool.changed(now)

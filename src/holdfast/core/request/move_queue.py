@@ -97,11 +97,12 @@ def kind_when_halted(active: ActiveRequest, attempt: Attempt, lane: Lane, now: i
     """
     if attempt.halt is not Halt.STALLED:
         return Kind.DRAINED
-    request = active.request
-    usual = 0
+    request, waited = active.request, now - attempt.started
+    waits, usual = lane.waits(request), 0
     if request.whole:  # its silence is natural for as long as such answers take
-        usual = lane.answers.first_token_typical(request.size) or 0
-    return stuck(now - attempt.started, request.prompt_tokens, begun=False, usual=usual)
+        usual = waits.first_token_typical(request.size) or 0
+    norm = waits.first_token_norm(request.size)
+    return stuck(waited, request.prompt_tokens, begun=False, usual=usual, norm=norm)
 
 
 __all__ = ["MoveQueue", "kind_when_halted"]

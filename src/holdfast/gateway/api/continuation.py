@@ -5,8 +5,8 @@
 There are two halves. The *request* asks the engine to continue: with the answer so far as the last
 message of the assistant, or at the end of the prompt, and with a token limit lowered by what was
 said. The *seam* makes the second stream look like the rest of the first: its ids, no second role,
-nothing said twice, stop strings that began before the cut, one sum of tokens, and a last chunk that
-says that the answer was continued.
+nothing said twice, stop strings that began before the cut, the client's own token limit, one sum of
+tokens, and a last chunk that says that the answer was continued.
 
 Blanks at the end of a chat's text are not sent back. Many chat templates trim a message, so that an
 engine would continue without them anyway; asked to continue after the last word, it produces them
@@ -73,7 +73,9 @@ def continued_body(
     """Return the request body that makes another replica continue after the text ``said``.
 
     Token limits are lowered by ``said_tokens``, to one at least; other members are kept as they
-    were. Raises ``CannotContinueError`` where ``can_continue`` says no.
+    were. Where their number is not known, give as many as there are at least: the ``Seam`` cuts
+    what is too long, and nothing makes up for what is too short. Raises ``CannotContinueError``
+    where ``can_continue`` says no.
     """
     allowed = can_continue(body, api, how, continues_prompt)
     if not allowed:
@@ -210,6 +212,7 @@ _IDENTITY: Final = ("id", "object", "created", "model", "system_fingerprint", "s
 # A shorter repetition is more likely to be what the answer says next than an echo of it.
 ECHO_CHARS_MIN: Final = 16
 _STOP_CHARS_MAX: Final = 1_024  # of a stop string, looked for across the seam
+_UNLIMITED: Final = 1 << 62  # tokens
 
 
 class Seam:
@@ -228,6 +231,8 @@ class Seam:
         "_echoed",
         "_held",
         "_identity",
+        "_left",
+        "_limit",
         "_said_tokens",
         "_stops",
         "finished",
@@ -241,7 +246,13 @@ class Seam:
         said_tokens: int,
         stop: tuple[str, ...],
         continued: int,
+        limit: int = 0,
+        left: int = 0,
     ) -> None:
+        """``said_tokens``: by estimate, if need be; ``limit``: the client's own, 0 = none.
+
+        ``left``: how many tokens more it allows at the most, by all that was counted.
+        """
         try:
             first = _decode_members(first_chunk)
             self._api = _api_of(first)
@@ -249,6 +260,8 @@ class Seam:
             raise MalformedStreamError("the first chunk cannot be read") from None
         self._identity = {name: first.get(name) for name in _IDENTITY}
         self._said_tokens = said_tokens
+        self._limit = limit
+        self._left = left if limit else _UNLIMITED
         self._continued = Raw(b'{"continued":%d}' % continued)
         words = said.rstrip() if self._api is StreamApi.CHAT else said
         self._blanks = said[len(words) :]  # not sent back, so the engine says them again
@@ -259,7 +272,8 @@ class Seam:
         self._stops = _unfinished(stop, said)  # what would complete a stop string begun in said
         self._held = ""  # new text that may yet be part of one
         self.finished = False  # the finish reason went out
-        self.stopped = False  # by a stop string across the seam: the rest of the stream is ignored
+        # "stop" by a stop string across the seam, or "length": the rest of the stream is ignored
+        self.stopped: str | None = None
 
     def rewrite(self, payload: bytes) -> list[bytes]:
         """Return what to send for one payload of the second stream: a list of one, or empty.
@@ -275,7 +289,9 @@ class Seam:
         text = self._join(chunk.text)
         if chunk.finish_reason is not None or chunk.beyond_text:
             text += self._release()
-        ends = chunk.finish_reason is not None or self.stopped
+        if text:
+            text = self._within_limit(text)
+        ends = chunk.finish_reason is not None or self.stopped is not None
         if chunk.choices and not (text or ends or chunk.beyond_text):
             return []
         try:
@@ -317,11 +333,19 @@ class Seam:
     def _before_stop(self, text: str) -> str:
         text, self._held = self._held + text, ""
         if self.stopped or text.startswith(self._stops):
-            self.stopped = True
+            self.stopped = "stop"
             return ""
         self._stops = tuple(stop for stop in self._stops if stop.startswith(text))
         if self._stops:
             self._held, text = text, ""
+        return text
+
+    def _within_limit(self, text: str) -> str:
+        """One event is one token at least: nothing of an event beyond the client's own limit."""
+        if not self._left:
+            self.stopped = "length"
+            return ""
+        self._left -= 1
         return text
 
     def _release(self) -> str:
@@ -366,7 +390,7 @@ class Seam:
                 choice["text"] = text
             text = ""  # all of it is in the first
             if self.stopped:
-                choice["finish_reason"] = "stop"
+                choice["finish_reason"] = self.stopped
         return _raw(rewritten)
 
     def prompt_tokens(self, counted: int) -> int:
@@ -381,7 +405,8 @@ class Seam:
         assert chunk.usage is not None
         counts = _decode(usage)
         counts["prompt_tokens"] = self.prompt_tokens(chunk.usage.prompt_tokens)
-        counts["completion_tokens"] = chunk.usage.completion_tokens + self._said_tokens
+        completion = chunk.usage.completion_tokens + self._said_tokens
+        counts["completion_tokens"] = min(completion, self._limit or completion)
         counts["total_tokens"] = counts["prompt_tokens"] + counts["completion_tokens"]
         return _raw(counts)
 

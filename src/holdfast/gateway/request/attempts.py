@@ -14,7 +14,11 @@ from abc import ABC, abstractmethod
 from typing import Final, Protocol
 
 from holdfast.core.failure import Kind, kind_of_status
-from holdfast.core.health.answers.degenerate import DegenerateConfig, DegenerateDetector
+from holdfast.core.health.answers.degenerate import (
+    DegenerateConfig,
+    DegenerateDetector,
+    suspicious_opening,
+)
 from holdfast.core.messages import (
     Answered,
     Dispatch,
@@ -25,9 +29,10 @@ from holdfast.core.messages import (
     Silent,
 )
 from holdfast.core.request.answer_policy import (
+    Opening,
     empty_is_asked_for,
+    judge_opening,
     kind_of_error_status,
-    kind_of_whole_answer,
     kind_when_stalled,
 )
 from holdfast.core.request.flow import Flow
@@ -74,8 +79,11 @@ class AttemptOwner(ObservedRequest, Protocol):
     def forget(self, attempt: "Attempt") -> None:
         """Remove an attempt that is over from the request and from the watch for silence."""
 
-    def broke_off(self, tokens: int) -> None:
-        """Add the tokens that the client got from an attempt that ended after its first content."""
+    def broke_off(self, tokens: int, least: int) -> None:
+        """Add the tokens that the client got from an attempt that ended after its first content.
+
+        ``tokens`` may be an estimate; ``least`` were counted.
+        """
 
     def cannot_continue(self) -> None:
         """Rule out continuing the answer on another replica; the present attempt goes on."""
@@ -90,10 +98,7 @@ class AttemptOwner(ObservedRequest, Protocol):
         """Keep a whole answer with its parsed form until the flow decides whether it is sent."""
 
     def took_empty(self, events: bytes) -> None:
-        """Keep the events of a stream without content.
-
-        They are sent if other replicas said nothing either.
-        """
+        """Keep the events of a stream without content, which are sent if that is the answer."""
 
     def with_our_ids(self, text: bytes, ids: tuple[str, ...], replica_id: str) -> bytes:
         """Return JSON of a replica with the engine's ids of kept answers replaced by the client's.
@@ -241,16 +246,16 @@ class Attempt(ABC):
 
     # --- what the flow is told -------------------------------------------------------------------
 
-    def content(self) -> bool:
+    def content(self, *, alike: bool = False) -> bool:
         """Report the first content to the flow, which then aborts rival attempts of the request.
 
-        Return whether this attempt may go on; False: it was ended upon the report. To be called
-        once.
+        ``alike``: an earlier attempt was rejected for the same. Return whether this attempt may go
+        on; False: it was ended upon the report. To be called once.
         """
         self.begun = True
         proxied = self.proxied
         self.first = proxied.port.now_ns()
-        proxied.port.tell(proxied.flow, FirstContent(proxied.serial, self.number))
+        proxied.port.tell(proxied.flow, FirstContent(proxied.serial, self.number, alike))
         return not self.over
 
     def end(self, kind: Kind | None, tokens: int = 0, retry_after_s: float = 0.0) -> None:
@@ -270,7 +275,7 @@ class Attempt(ABC):
             event.measured = self.measured()
         proxied.observer.saw_end(self, kind, tokens)
         if kind is not None and self.begun:
-            proxied.broke_off(tokens)
+            proxied.broke_off(tokens, self.counted())
         proxied.port.tell(proxied.flow, event)
 
     def fail(self, kind: Kind, tokens: int = 0) -> None:
@@ -339,6 +344,13 @@ class Attempt(ABC):
 
     def tokens(self) -> int:
         """Return the answer's tokens so far, by the engine's count or an estimate.
+
+        In the base 0.
+        """
+        return 0
+
+    def counted(self) -> int:
+        """Return how many tokens the answer has so far at the least: counted, never estimated.
 
         In the base 0.
         """
@@ -442,17 +454,15 @@ class WholeAttempt(Attempt):
         if answer.response_ids:
             body = proxied.with_our_ids(body, answer.response_ids, self.replica_id)
         proxied.take_answer(body, answer, self._content_type)
-        spoken = answer.completion_tokens
-        rejected = kind_of_whole_answer(
-            empty=answer.empty and not self.empty_asked_for(answer.finish_reason, spoken),
-            repeats=_degenerate(answer.text),
-            rejected_before=proxied.repetition_rejected,
-        )
-        if rejected is not None:
-            proxied.repetition_rejected = proxied.repetition_rejected or rejected is Kind.DEGENERATE
-            self.end(rejected)
-            return
         tokens, read = answer.completion_tokens, answer.prompt_tokens
+        if answer.empty and not self.empty_asked_for(answer.finish_reason, tokens):
+            self.end(Kind.EMPTY)
+            return
+        opening = self._judge(answer)
+        if opening is Opening.REJECT:
+            proxied.repetition_rejected = True
+            self.end(Kind.DEGENERATE)
+            return
         if tokens is None:
             tokens = proxied.tokens_of(proxied.request.model, len(answer.text)) * proxied.ask.n
         else:
@@ -466,8 +476,39 @@ class WholeAttempt(Attempt):
         measured = self._measured(body, told) if proxied.ask.statistic else None
         proxied.port.tell(
             proxied.flow,
-            Answered(proxied.serial, self.number, tokens, reason, measured, read or 0),
+            Answered(
+                proxied.serial,
+                self.number,
+                tokens,
+                reason,
+                measured,
+                read or 0,
+                opening is Opening.ALIKE,
+            ),
         )
+
+    def _judge(self, answer: Answer) -> Opening:
+        """Judge the answer as a stream that is complete with its opening."""
+        text, proxied = answer.text, self.proxied
+        held = proxied.port.settings.stream.suspect_tokens
+        if _degenerate(text):
+            tokens = held
+        elif suspicious_opening(text):
+            tokens = self._tokens_of(answer)
+        else:
+            return Opening.SHOW
+        rejected = proxied.repetition_rejected
+        return judge_opening(tokens, held, suspicious=True, complete=True, rejected_before=rejected)
+
+    def _tokens_of(self, answer: Answer) -> int:
+        """The tokens in the text of one choice: the engine's count, else an estimate.
+
+        No more than it has bytes: those of reasoning are counted, too, and are not in it.
+        """
+        proxied, text, spoken = self.proxied, answer.text, answer.completion_tokens
+        if spoken is None:
+            return proxied.tokens_of(proxied.request.model, len(text))
+        return min(spoken // (proxied.ask.n * proxied.ask.prompts), len(text.encode()))
 
     def _measured(self, body: bytes, told: bytes) -> Measured | None:
         statistic = self.proxied.ask.statistic

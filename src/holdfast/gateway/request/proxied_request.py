@@ -20,11 +20,7 @@ from typing import Final
 from holdfast.core.failure import Kind
 from holdfast.core.messages import Abort, ClientGone, Dispatch, Ended, Finish, Spent
 from holdfast.core.plan.cost import DIRECT
-from holdfast.core.request.answer_policy import (
-    empty_is_the_answer,
-    failed_check,
-    may_escalate,
-)
+from holdfast.core.request.answer_policy import failed_check, may_escalate
 from holdfast.core.request.flow import Flow
 from holdfast.core.types import Request
 from holdfast.gateway.api import errors, routes
@@ -113,7 +109,6 @@ class ProxiedRequest:
         "_context",
         "_continued",
         "_degradable",
-        "_empties",
         "_empty",
         "_held",
         "_keeps",
@@ -121,6 +116,7 @@ class ProxiedRequest:
         "_memory_left",
         "_path",
         "_said_again",
+        "_said_least",
         "_said_tokens",
         "answer_bytes_max",
         "ask",
@@ -190,10 +186,10 @@ class ProxiedRequest:
         self._memory: list[bytes] = []  # those the client has seen, for whoever goes on or compares
         self._memory_left = limits.memory_bytes_max
         self._said_tokens = 0  # of attempts that ended after they had shown content
+        self._said_least = 0  # of those, by what was counted and not estimated
         self._said_again = 0  # of those, as the attempt that goes on counts them once more
         self._continued = 0
         self._held: list[bytes] | None = None  # payloads kept until the answer was checked
-        self._empties = 0
         self._empty = b""  # the events of the last stream that ended without a word
 
     # --- read the body ---------------------------------------------------------------------------
@@ -418,18 +414,26 @@ class ProxiedRequest:
         api = _STREAM_APIS[self.route.api]
         said = text_of(memory, api)
         self._said_again = said_again(memory, api)
-        said_tokens = max(0, self._said_tokens - self._said_again)
+        limit, least = ask.max_tokens, self._said_least
         dialect = target.dialect
         body = continued_body(
             self._body(target),
             api,
             dialect.chat_continuation,
             said,
-            said_tokens,
+            max(0, least - self._said_again),
             dialect.prompt_continuation,
         )
         self._continued += 1
-        seam = Seam(memory[0], said, said_tokens, ask.stop, self._continued)
+        seam = Seam(
+            memory[0],
+            said,
+            self.said_tokens,
+            ask.stop,
+            self._continued,
+            limit,
+            max(0, limit - least),
+        )
         return StreamAttempt(self, action, target, api, seam), body
 
     def _body(self, target: Target) -> bytes:
@@ -456,7 +460,7 @@ class ProxiedRequest:
         if attempt is not None:
             said = attempt.tokens()
             if attempt.begun:
-                self.broke_off(said)
+                self.broke_off(said, attempt.counted())
                 if action.kind in _LEFT and self.port.metered:
                     self._charge(said, attempt.read_tokens())
             self.observer.saw_end(attempt, action.kind, said)
@@ -472,12 +476,14 @@ class ProxiedRequest:
         self.attempts.pop(attempt.number, None)
         self.port.streaming.pop(attempt, None)
 
-    def broke_off(self, tokens: int) -> None:
+    def broke_off(self, tokens: int, least: int) -> None:
         """Add to ``said_tokens`` what the client got from an attempt that ended early.
 
-        Tokens of earlier attempts that the engine counted again for a continuation are subtracted.
+        ``least`` of them were counted, and lower the limit of a continuation. Tokens of earlier
+        attempts that the engine counted again for a continuation are subtracted.
         """
         self._said_tokens = max(0, self._said_tokens + tokens - self._said_again)
+        self._said_least = max(0, self._said_least + least - self._said_again)
         self._said_again = 0
 
     @property
@@ -546,12 +552,9 @@ class ProxiedRequest:
     def take_answer(self, body: bytes, answer: Answer, content_type: bytes) -> None:
         """Keep a whole (not streamed) answer with its parsed form; ``finish`` sends it or drops it.
 
-        A later answer replaces it. Empty ones are counted: the client gets one if all replicas gave
-        such.
+        A later answer replaces it.
         """
         self._answer = (body, answer, content_type)
-        if answer.empty:
-            self._empties += 1
 
     def with_our_ids(self, text: bytes, ids: tuple[str, ...], replica_id: str) -> bytes:
         """Return JSON of a replica with the engine's ids of kept answers replaced by ours.
@@ -566,11 +569,7 @@ class ProxiedRequest:
         return text
 
     def took_empty(self, events: bytes) -> None:
-        """Keep the events of a stream without content.
-
-        They are sent if other replicas said nothing either.
-        """
-        self._empties += 1
+        """Keep the events of a stream without content, which are sent if that is the answer."""
         self._empty = events
 
     def show(self, attempt: Attempt, content_type: bytes) -> None:
@@ -658,10 +657,10 @@ class ProxiedRequest:
         if finish.status == 200 and self._path is not None and self._escalates(self._path, finish):
             return
         self.exchange.listener = None
-        if finish.status == 200 or empty_is_the_answer(self._empties, finish):
+        if finish.status == 200:
             self._succeed(finish)
             comparisons = self._context.comparisons
-            if comparisons.models and finish.status == 200:
+            if comparisons.models:
                 comparisons.consider(self, finish)
         else:
             self._fail(finish)
@@ -702,7 +701,7 @@ class ProxiedRequest:
         self._path, self._degradable = ModelPath(stronger, (), None, reason, ""), False
         self._held = None
         self._answer = None
-        self._memory, self._said_tokens, self._said_again = [], 0, 0
+        self._memory, self._said_tokens, self._said_least, self._said_again = [], 0, 0, 0
         self._memory_left = self.port.settings.stream.memory_bytes_max
         self.finish_reason = None
         self.escalated = True
@@ -725,7 +724,7 @@ class ProxiedRequest:
         if self._held:
             held, self._held = self._held, None
             exchange.write(b"".join(map(framed, held)))
-        elif finish.status != 200:
+        elif not self.first_at:  # nobody had a word to say
             exchange.write(self._empty)
         if self.route.api in _STREAM_APIS:
             exchange.write(_LAST)

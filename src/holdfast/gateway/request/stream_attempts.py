@@ -210,26 +210,29 @@ class StreamAttempt(EventAttempt):
             rewritten = self._seam.rewrite(kept)
             if self._seam.finished:
                 self._choices_left, self._finished = 0, True
+                self.proxied.finish_reason = self._seam.stopped or self.proxied.finish_reason
         if self.begun:
             self.proxied.relay_payloads(rewritten)
             return True
         self._held += rewritten
         if self._holds_too_much(sum(map(len, rewritten))):
             return False
-        if self._events and self._opens():
-            self._show()
+        if self._events:
+            opening = self._opening_of()
+            if opening is not Opening.HOLD and opening is not Opening.REJECT:
+                self._show(alike=opening is Opening.ALIKE)
         return not self.over
 
-    def _show(self) -> None:
-        if self.content():
+    def _show(self, *, alike: bool = False) -> None:
+        if self.content(alike=alike):
             held, self._held = self._held, []
             proxied = self.proxied
             proxied.port.streaming[self] = None
             proxied.show(self, b"text/event-stream")
             proxied.relay_payloads(held)
 
-    def _opens(self) -> bool:
-        """Whether what is held may be shown. One token over and over is believed of two only."""
+    def _opening_of(self) -> Opening:
+        """Judge what is held, and fail where it is one token over and over: two are believed."""
         proxied = self.proxied
         opening = judge_opening(
             self._events,
@@ -241,7 +244,7 @@ class StreamAttempt(EventAttempt):
         if opening is Opening.REJECT:
             proxied.repetition_rejected = True
             self.fail(Kind.DEGENERATE)
-        return opening is Opening.SHOW
+        return opening
 
     def _nothing_to_say(self) -> bool:
         spoken = self.usage.completion_tokens if self.usage is not None else None
@@ -347,13 +350,20 @@ class StreamAttempt(EventAttempt):
         Else an estimate from the number of chunks and the bytes of text; 0 before the first
         content.
         """
+        counted = self.counted()
+        exact = self.usage is not None and self.usage.completion_tokens
+        if exact or not counted or self.target.dialect.one_token_per_event:
+            return counted
+        return max(counted, self.proxied.tokens_of(self.target.model, self._text_bytes))
+
+    def counted(self) -> int:
+        """Return the engine's count of the answer's tokens so far, else the chunks with content.
+
+        A chunk is one token at least. 0 before the first content.
+        """
         if self.usage is not None and self.usage.completion_tokens:
             return self.usage.completion_tokens
-        if not self.begun:
-            return 0
-        if self.target.dialect.one_token_per_event:
-            return self._events
-        return max(self._events, self.proxied.tokens_of(self.target.model, self._text_bytes))
+        return self._events if self.begun else 0
 
 
 class ResponseAttempt(EventAttempt):

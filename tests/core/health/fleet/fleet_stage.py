@@ -79,9 +79,10 @@ class Control:
         return self.tell(Seen(actions))
 
     def tally(
-        self, name: str, successes=0, failures=0, backpressure=0, inflight=0, tokens=0
+        self, name: str, successes=0, failures=0, backpressure=0, inflight=0, tokens=0, unread=0
     ) -> list:
-        told = Tally("m", name, successes, failures, backpressure, inflight, tokens)
+        counts = (successes, failures, backpressure, inflight, tokens)
+        told = Tally("m", name, *counts, unread=unread)
         return self.seen(Summary((told,)))
 
     def kv(self, name: str, *used: float) -> list:

@@ -40,6 +40,27 @@ def test_a_canary_on_a_busy_replica_gets_more_time_within_a_bound():
     assert deadlines == [5 * SECOND, 10 * SECOND, 12 * SECOND]
 
 
+def deadline_beside(inflight: int, *, waiting: int | None = None, unread: int = 0) -> float:
+    """Seconds of the canary that a doubt calls beside so many requests, where they are quick."""
+    control = Control("r1", "r2")
+    control.latencies["r1"] = 100 * MILLISECOND
+    control.wait(30.0)
+    control.tally("r1", inflight=inflight, tokens=1, unread=unread)
+    if waiting is not None:
+        engine_says(control, "r1", waiting)
+    control.overdue("r1")
+    asked = [one for one in all_of(control.wait(1.2), RunCanary) if one.replica_id == "r1"]
+    return asked[0].deadline / SECOND
+
+
+def test_requests_beside_a_quick_canary_lengthen_its_time_only_where_no_slot_may_be_free():
+    assert deadline_beside(0) == 3.0
+    assert deadline_beside(12, waiting=0) == 3.0  # its page says that a slot is free
+    assert deadline_beside(12) == 3.0 * 1.75  # it may be full
+    assert deadline_beside(12, waiting=4) == 5.0 * 1.75  # it is
+    assert deadline_beside(1, waiting=0, unread=20_000) == 5.0 * 1.0625  # it reads
+
+
 def test_an_idle_replica_whose_canaries_are_quick_has_less_time_and_after_a_silence_still_less():
     control = Control("r1", "r2")
 
@@ -117,6 +138,20 @@ def test_an_overdue_attempt_has_a_canary_asked_at_once_and_a_hundred_have_one_a_
     assert control.state("r1") is State.READY
 
 
+def test_peers_are_asked_where_a_canary_beside_requests_is_late_though_a_slot_is_free():
+    """What gateways tell of the last second proves nothing: without them its silence is held."""
+    control = Control("r1", "r2", "r3")
+    for name in ("r1", "r2", "r3"):
+        control.latencies[name] = 100 * MILLISECOND
+    control.wait(30.0)
+    control.tally("r1", inflight=4, tokens=1)
+    engine_says(control, "r1", 0)
+    control.answers["r1"] = None
+    control.overdue("r1")
+    asked = [one.replica_id for one in all_of(control.wait(2.8), RunCanary)]
+    assert {"r2", "r3"} <= set(asked[asked.index("r1") :])
+
+
 # --- called back ----------------------------------------------------------------------------------
 
 
@@ -143,6 +178,34 @@ def test_a_canary_that_settles_a_doubt_gives_way_to_nobody():
     assert "r1" in [canary.replica_id for canary in all_of(control.wait(0.2), RunCanary)]
     control.tally("r1", inflight=1)
     assert not all_of(engine_says(control, "r1", 1), CallBackCanary)
+
+
+def test_a_doubt_asks_anew_where_a_canary_is_out_that_was_asked_before_it_and_once():
+    """What users got since the first was asked would excuse that it is not answered."""
+    control = Control("r1", "r2")
+    control.latencies["r1"] = 100 * MILLISECOND
+    control.wait(30.0)
+    engine_says(control, "r1", 0)
+    control.answers["r1"] = None
+    while not [one for one in all_of(control.wait(0.2), RunCanary) if one.replica_id == "r1"]:
+        pass
+    control.after(0.9)
+    assert not all_of(control.overdue("r1"), CallBackCanary), "it may yet tell"
+    control.after(0.2)
+    control.tally("r1", inflight=4, tokens=20)  # in the second before it stood still
+    called_back = all_of(control.overdue("r1"), CallBackCanary)
+    assert [action.replica_id for action in called_back] == ["r1"]
+    (anew,) = [one for one in all_of(control.wait(0.2), RunCanary) if one.replica_id == "r1"]
+    assert anew.deadline == 3 * SECOND
+    for _ in range(2):
+        control.after(1.0)
+        control.tally("r2", successes=20, tokens=400, inflight=4)
+        control.tally("r1", inflight=4)
+        assert not all_of(control.overdue("r1"), CallBackCanary)
+        assert "r1" not in [one.replica_id for one in all_of(control.tick(), RunCanary)]
+    control.after(1.0)
+    control.canary("r1", "timeout", latency=3 * SECOND, running=4, progress=False)
+    assert control.state("r1") is State.QUARANTINED
 
 
 # --- hurried --------------------------------------------------------------------------------------

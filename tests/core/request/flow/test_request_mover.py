@@ -64,6 +64,24 @@ def test_an_answer_in_one_piece_has_twice_its_usual_time_at_a_stalled_replica():
     assert len(gateway.wait(2.0)) == 2
 
 
+def test_an_answer_in_one_piece_leaves_a_stalled_replica_once_no_such_answer_takes_as_long():
+    """Where that was learned, from answers of a quarter of a second, it is no matter of 5 s."""
+    gateway = Gateway("r1", "r2")
+    for number in range(260):
+        gateway.arrive(f"w{number}", whole=True, max_tokens=64)
+        gateway.after(0.25).tell(Answered(f"w{number}", 0, 20))
+        gateway.after(0.05).tick()
+    gateway.wait(2.0)
+    lost = caught(gateway, "early", prompt_tokens=20)
+    gateway.after(0.9)
+    gateway.arrive("late", whole=True, max_tokens=64, prompt_tokens=20)
+    gateway.arrive("later", whole=True, max_tokens=64, prompt_tokens=20)
+    actions = gateway.view(out(lost, Halt.STALLED), "r2" if lost == "r1" else "r1")
+    assert [a.request_id for a in all_of(actions, Abort)] == ["early"]
+    assert gateway.wait(0.7) == []
+    assert len(all_of(gateway.wait(0.2), Abort)) == 1  # of the two, the one that was sent there
+
+
 def test_what_stores_something_or_has_been_shown_is_not_moved():
     gateway = Gateway("r1", "r2")
     lost = caught(gateway, stores=True)

@@ -4,8 +4,9 @@ import pytest
 from flow_stage import NO_BACKOFF, Gateway, all_of, lane, last, only, view
 
 from holdfast.core.failure import MEANINGS, Kind
-from holdfast.core.messages import Dispatch, Finish
+from holdfast.core.messages import Answered, Dispatch, Finish, FirstContent
 from holdfast.core.request.admission.queue import QueueConfig
+from holdfast.core.request.breaker import BreakerState
 from holdfast.core.request.retry import RetryConfig
 from holdfast.core.types import SECOND
 
@@ -162,3 +163,63 @@ def test_after_an_ending_of_any_kind_the_slots_are_free(kind):
     assert {c.inflight for c in pool.candidates.values()} == {0}
     assert {c.own_tokens for c in pool.candidates.values()} == {0}
     assert attempt <= 3
+
+
+# --- what two replicas say alike ------------------------------------------------------------------
+
+
+def test_two_answers_without_a_word_are_the_answer_and_name_the_replica_that_gave_it():
+    gateway = Gateway("r1", "r2", retry=NO_BACKOFF)
+    gateway.arrive()
+    only(gateway.end(kind=Kind.EMPTY), Dispatch)
+    finish = only(gateway.end(attempt=1, kind=Kind.EMPTY), Finish)
+    assert (finish.status, finish.code, finish.replica_id) == (200, "ok", "r2")
+    assert finish.story[-1][1:] == ("ok", "two replicas answered without a word")
+    told = gateway.tallies()
+    assert [told[name].failures for name in ("r1", "r2")] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (Kind.EMPTY, Kind.SERVER_ERROR, "upstream_failed"),
+        (Kind.SERVER_ERROR, Kind.EMPTY, "upstream_failed"),
+        (Kind.EMPTY, Kind.DEADLINE, "deadline_exceeded"),
+    ],
+)
+def test_one_answer_without_a_word_is_a_failure(first, second, code):
+    gateway = Gateway("r1", "r2", retry=NO_BACKOFF)
+    gateway.arrive()
+    only(gateway.end(kind=first), Dispatch)
+    finish = last(gateway.end(attempt=1, kind=second), Finish)
+    assert (finish.code, finish.replica_id) == (code, "")
+    assert finish.status >= 500
+
+
+def repeated(gateway: Gateway, name: str, shape: str, *, alike: bool) -> Finish:
+    """A request whose first answer was rejected as one token over and over."""
+    dispatch = only(gateway.arrive(name, whole=shape == "whole", content=b"ha"), Dispatch)
+    assert dispatch.attempt == 0
+    only(gateway.after(0.1).end(name, kind=Kind.DEGENERATE), Dispatch)
+    if shape == "whole":
+        return last(gateway.after(0.1).tell(Answered(name, 1, 20, alike=alike)), Finish)
+    gateway.after(0.1).tell(FirstContent(name, 1, alike))
+    return last(gateway.end(name, 1, tokens=20), Finish)
+
+
+@pytest.mark.parametrize("shape", ["whole", "stream"])
+def test_a_repetition_that_another_replica_gives_as_well_is_the_requests_own(shape):
+    gateway = Gateway("r1", "r2", retry=NO_BACKOFF)
+    for number in range(30):
+        assert repeated(gateway, f"q{number}", shape, alike=True).status == 200
+    states = {gateway.candidate(name).breaker.state for name in ("r1", "r2")}
+    assert states == {BreakerState.CLOSED}
+    assert sum(tally.failures for tally in gateway.tallies().values()) == 0
+
+
+@pytest.mark.parametrize("shape", ["whole", "stream"])
+def test_a_repetition_that_another_replica_does_not_give_is_the_replicas_own(shape):
+    gateway = Gateway("r1", "r2", retry=NO_BACKOFF)
+    repeated(gateway, "q", shape, alike=False)
+    told = gateway.tallies()
+    assert [told[name].failures for name in ("r1", "r2")] == [1, 0]

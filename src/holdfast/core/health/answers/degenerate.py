@@ -144,8 +144,8 @@ def suspicious_opening(text: str) -> bool:
     if first * _WORD_REPEATS == text[:_WORD_REPEATS]:
         return text == first * len(text)
     longest = (len(text) + 1) // _WORD_REPEATS  # the blank behind the last word may yet come
-    periods = range(2, min(_CYCLE_MAX, longest) + 1)
-    return any(text[period:] == text[:-period] for period in periods)
+    period = text.find(text[: len(text) // 2], 1)  # half of it holds the token at least twice
+    return 1 < period <= min(_CYCLE_MAX, longest) and text[period:] == text[:-period]
 
 
 __all__ = ["DegenerateConfig", "DegenerateDetector", "Degeneration", "suspicious_opening"]
