@@ -51,6 +51,7 @@ def test_names_have_the_dots_that_kubernetes_takes_and_no_backslash():
     assert printed(*names, "llama.v2")["metadata"]["name"] == "llama.v2-holdfast"
     for name in ("llama.", ".llama", "a..b", "llama\\xv2", "a-.b", "Llama.v2"):
         assert "Deployment" in refused(*names, name)
+    assert "namespace" in refused(*names, "d", "--namespace", "a.b")
 
 
 def test_an_hpa_scales_on_a_level_and_on_an_amount():

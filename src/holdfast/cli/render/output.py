@@ -9,6 +9,8 @@ import yaml
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
+_LABEL_MAX: Final = 63  # names of up to so many characters are one label, without dots
+
 
 class _PlainDumper(yaml.SafeDumper):
     """Writes every value where it is used: a reader of manifests follows no aliases."""
@@ -22,7 +24,8 @@ def named(kind: str, longest: int) -> Callable[[click.Context, click.Parameter, 
     """A check of an option's value: a name that Kubernetes takes for this kind."""
 
     def check(_context: click.Context, parameter: click.Parameter, value: str) -> str:
-        if not _NAME.fullmatch(value) or len(value) > longest:
+        dotted = "." in value and longest <= _LABEL_MAX
+        if not _NAME.fullmatch(value) or len(value) > longest or dotted:
             told = f"{value[:80]!r} is no name of a {kind}: lower-case letters, digits, '-'"
             raise click.BadParameter(told, param=parameter)
         return value
