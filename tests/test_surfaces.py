@@ -95,6 +95,7 @@ def data_paths() -> Iterator[str]:
     yield from (path.decode() for path in routes.ROUTES)
     yield f"{routes._MODEL.upstream.decode()}m"
     yield f"{routes._INFER.upstream.decode()}m/infer"
+    yield from (f"/v1/responses/r{rest.decode()}" for rest in routes._RESPONSE_METHODS)
     yield from (path.decode() for path in readiness._PATHS)
 
 
