@@ -23,7 +23,7 @@ _HEADING: Final = ("asked_for", "served_by", "replica", "status", "code", "reaso
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def explain(admin: Admin, what: str | None, *, as_json: bool) -> None:
-    """Show an incident, or what happened to a recent request, and why.
+    """Show an incident, or what became of a recent request.
 
     An INCIDENT is named by 'holdfast incidents', a REQUEST by the x-request-id of its response.
     Without either the newest incident is shown.

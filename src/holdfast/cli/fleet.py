@@ -10,8 +10,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from holdfast.cli.admin_port import UNTRUSTED, Admin, asks_admin, why
-from holdfast.control.fetch import HttpAnswer, UntrustedError
-from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status
+from holdfast.control.http_client import HttpAnswer, UntrustedError
 from holdfast.ui.terminal.untrusted_text import LogEscaper, escape
 
 _KNOWN_SHOWN: Final = 20  # names, in an error that lists them
@@ -22,7 +21,7 @@ _KNOWN_SHOWN: Final = 20  # names, in an error that lists them
 @click.option("--pid", "replica", metavar="REPLICA", help="Print only this replica's process id.")
 @asks_admin
 def status(admin: Admin, replica: str | None, *, as_json: bool) -> None:
-    """Show a fleet: its replicas, why they are as they are, and what happened lately.
+    """Show replicas, why they are as they are, and what happened.
 
     \b
     Examples:
@@ -37,6 +36,8 @@ def status(admin: Admin, replica: str | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
+    from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status  # noqa: PLC0415 tables only
+
     answer = admin.ask(f"/events?limit={EVENTS_SHOWN}")
     events = json.loads(answer.body).get("events") if answer.status == 200 else None
     show_status(found, events or [])

@@ -166,9 +166,10 @@ def history(
     config: Path | None,
     state_dir: Path | None,
 ) -> None:
-    """Write figures of the past as CSV or Parquet: one row for each series and time.
+    """Write figures of the past as CSV or Parquet.
 
-    What was not known has no row. Times are UTC. State folders are those of --state-dir.
+    One row for each series and time. What was not known has no row. Times are UTC. State folders
+    are those of --state-dir.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ from holdfast.ui.terminal.incidents import show_incidents
 def incidents(
     context: click.Context, admin: Admin, limit: int, *, every: bool, as_json: bool
 ) -> None:
-    """List incidents: the class of each failure, its cause, and the replicas it concerns.
+    """List incidents: class, cause and replicas of each failure.
 
     \b
     Examples:

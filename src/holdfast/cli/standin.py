@@ -63,10 +63,11 @@ def stand_in(
     details: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Pretend to be an inference engine: the OpenAI API, known answers, faults on demand.
+    """Pretend to be an inference engine, for tests and demos.
 
-    The answer to a prompt is the same on every stand-in. Faults are switched at run time on the
-    side port: POST /fault {"kind": "hang"}, DELETE /fault, GET /stats.
+    It has the OpenAI API, known answers, and faults on demand. The answer to a prompt is the same
+    on every stand-in. Faults are switched at run time on the side port: POST /fault
+    {"kind": "hang"}, DELETE /fault, GET /stats.
 
     \b
     Examples:

@@ -55,10 +55,11 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show everything in one view: groups, hosts, replicas, models, queues, incidents.
+    """Show the whole fleet on one screen that stays up to date.
 
-    Press ? for the keys. With --once or --json it prints what it would show, and needs no control:
-    where none runs, it reads the sources of the fleet file itself.
+    Groups, hosts, replicas, models, queues and incidents. Press ? for the keys. With --once or
+    --json it prints what it would show, and needs no control: where none runs, it reads the sources
+    of the fleet file itself.
 
     \b
     Examples:

@@ -52,7 +52,7 @@ class _BenchGroup(click.Group):
     context_settings={"ignore_unknown_options": True},
 )
 def bench() -> None:
-    """Load a gateway or an engine and say how fast it is: bench URL, or bench MODEL.
+    """Load a gateway or an engine, and say how fast it is.
 
     It refuses to report where this client, and not the server, was the bottleneck.
 

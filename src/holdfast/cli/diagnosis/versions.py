@@ -22,7 +22,9 @@ _DIGEST_SHOWN: Final = 19  # "sha256:" and twelve digits: enough to tell two apa
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def versions(admin: Admin, model: str | None, *, as_json: bool) -> None:
-    """Show the bill of versions: driver, CUDA, NCCL, engine, weights and image of each replica.
+    """Show the versions that each replica runs on, where they differ.
+
+    The bill of versions: driver, CUDA, NCCL, engine, weights and image.
 
     What most replicas of a model and revision do not have is marked with an asterisk. Below stands
     what differs, and images that only a tag holds in place: a tag may mean another image tomorrow.
