@@ -1,7 +1,11 @@
-"""Finds the known name that a mistyped one was meant to be, for error messages."""
+"""Finds what a mistyped name was meant to be, for error messages."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
+from typing import Final
+
+LISTED_MAX: Final = 20  # names in one message; a fleet may have hundreds
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -10,4 +14,22 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean '{near[0]}'?" if near else ""
 
 
-__all__ = ["did_you_mean"]
+def fix_of_name(name: str, known: Collection[str], kind: str) -> str:
+    """What to do about an unknown id: the near one, or those that there are; ``kind`` in plural.
+
+    Ids are often a word and a number. Only ids of the same numbers are near: which replica was
+    meant by a wrong number nobody can guess, and the next order would go to another one.
+    """
+    numbers = _numbers(name)
+    fix = did_you_mean(name, [one for one in known if _numbers(one) == numbers])
+    if fix or not known:
+        return fix or f"there are no {kind}"
+    more = ", …" if len(known) > LISTED_MAX else ""
+    return f"there are {', '.join([*known][:LISTED_MAX])}{more}"
+
+
+def _numbers(name: str) -> list[str]:
+    return [digits.lstrip("0") for digits in re.findall(r"\d+", name)]
+
+
+__all__ = ["did_you_mean", "fix_of_name"]
