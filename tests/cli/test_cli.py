@@ -7,13 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import __version__
-from holdfast.cli import COMMANDS, main, simulation
+from holdfast.cli import COMMANDS, CommandRow, main, simulation
 from holdfast.cli.plan import commands as plan
 from holdfast.config.files import load
 from holdfast.config.sections import Section
@@ -57,6 +58,34 @@ def commands(command: click.Command = main, words: tuple[str, ...] = ()) -> list
     return found
 
 
+def find(words: tuple[str, ...]) -> click.Command:
+    command: click.Command = main
+    for word in words:
+        command = command.get_command(click.Context(command), word)
+    return command
+
+
+def prints_json(command: click.Command) -> bool:
+    """Whether it can; a group that does nothing without a command has nothing to print."""
+    if isinstance(command, click.Group) and not command.invoke_without_command:
+        return True
+    return any("--json" in parameter.opts for parameter in command.params)
+
+
+# Commands that print no table: they run, give an order and say what became of it, print text as
+# others wrote it, or write files in a form that others prescribe.
+NO_TABLE = {
+    *(("up",), ("down",), ("serve",), ("agent",), ("stand-in",), ("readiness",), ("logs",)),
+    *(("scale",), ("drain",), ("undrain",), ("restart",), ("chaos",), ("sign-in",)),
+    *(("render",), ("aws",)),
+}
+NO_TABLE_OF_A_GROUP = {
+    *(("incidents", "close"), ("incidents", "export"), ("baseline", "accept")),
+    *(("baseline", "reset"), ("batch", "cancel"), ("batch", "run"), ("batch", "show")),
+    *(("queue", "purge"), ("queue", "redrive"), ("keys", "hash")),
+}
+
+
 def examples(help_text: str) -> list[str]:
     """The command lines below 'Example:' in a help text, continuation lines joined."""
     _, _, below = help_text.partition("Example")
@@ -94,6 +123,7 @@ class TestHelp:
         assert result.exit_code == 0
         assert examples(result.stdout)
         assert all(len(line) <= 80 for line in result.stdout.splitlines())
+        assert result.stdout.isascii()  # an output of other letters cannot be in its way
 
     @pytest.mark.parametrize("line", EXAMPLES)
     def test_every_example_works(self, run, line):
@@ -176,6 +206,10 @@ class TestHelp:
         assert "No such command 'zzz'; 'holdfast --help' lists them" in run("zzz").stderr
         assert run("--zzz").exit_code == 2
         assert "No such option" in run("--zzz").stderr
+
+    def test_every_command_that_prints_a_table_prints_json_too(self):
+        without = {words for words in commands() if not prints_json(find(words))}
+        assert {words for words in without if words[:1] not in NO_TABLE} == NO_TABLE_OF_A_GROUP
 
     def test_what_machines_call_is_not_offered_and_still_called(self, run):
         assert "gateway-process" not in run("gateway-proces").stderr.split(";")[-1]
@@ -369,6 +403,8 @@ class TestRefusedConfigs:
     @pytest.fixture(autouse=True)
     def _commands(self, monkeypatch):
         """Two commands that meet a bad config, one in a file and one in code."""
+        place = ModuleType("holdfast.cli.of_a_test")
+        monkeypatch.setitem(sys.modules, place.__name__, place)
 
         class Fleet(Section):
             replicas: int
@@ -382,8 +418,10 @@ class TestRefusedConfigs:
         def build() -> None:
             raise ConfigError("breaker.window", "is 0", "use at least 1")
 
-        monkeypatch.setitem(main.commands, "read", read)
-        monkeypatch.setitem(main.commands, "build", build)
+        for command in (read, build):
+            monkeypatch.setattr(place, command.name, command, raising=False)
+            row = CommandRow(f"of_a_test:{command.name}", "Run", "")
+            monkeypatch.setitem(COMMANDS, command.name, row)
 
     def test_a_bad_file_is_told_line_by_line(self, run, tmp_path):
         path = tmp_path / "fleet.yaml"

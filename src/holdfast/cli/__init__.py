@@ -60,7 +60,7 @@ COMMANDS: Final = {
         "Show an incident, or what became of a recent request.",
     ),
     "history": CommandRow(
-        "history:history", "Look", "Write figures of the past as CSV or Parquet."
+        "history:history", "Look", "Write figures of the past as CSV, JSON lines or Parquet."
     ),
     "cost": CommandRow(
         "cost:cost", "Look", "Show what GPUs and tokens cost, useful and wasted apart."

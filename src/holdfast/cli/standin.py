@@ -52,7 +52,9 @@ _PORT = click.IntRange(0, 65_535)
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the chances it takes.")
 @click.option("--fault", "named", help="Begin with this fault, such as hang.")
-@click.option("--fault-with", "details", multiple=True, help="Its details: factor=3, tokens=5, …")
+@click.option(
+    "--fault-with", "details", multiple=True, help="Its details: factor=3, tokens=5 and so on."
+)
 def stand_in(
     *,
     host: str,

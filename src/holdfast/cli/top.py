@@ -1,6 +1,7 @@
 """``holdfast top``: the joined view, as a screen, as text, or as JSON."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -72,7 +73,7 @@ def top(
     alone = config if (once or as_json) and url is None else None
     body = _view(admin, alone, token_env)
     if as_json:
-        click.echo(escape_json(body.decode().removesuffix("\n")))
+        click.echo(escape_json(json.dumps(orjson.loads(body))))
     elif once:
         _print(_decoded(body), width)
     else:
