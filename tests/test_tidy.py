@@ -55,6 +55,7 @@ PACKAGES: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
             "stats",
             "gpu",
             "engine_work",
+            "near_names",
         ),
         ("deploy", "plan", "intake", "batch"),
         ("request",),

@@ -21,8 +21,7 @@ LONG_S = 30.0
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
 _RUN = """
 import sys
-from holdfast.cli import COMMANDS, main
-COMMANDS["agent"] = "agent:agent"
+from holdfast.cli import main
 main(["agent", *sys.argv[1:]], prog_name="holdfast")
 """
 _ENGINE = """

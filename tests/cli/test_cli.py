@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import runpy
 import shlex
@@ -6,13 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
 from holdfast import __version__
-from holdfast.cli import main, simulation
+from holdfast.cli import COMMANDS, CommandRow, main, simulation
 from holdfast.cli.plan import commands as plan
 from holdfast.config.files import load
 from holdfast.config.sections import Section
@@ -22,6 +24,14 @@ from holdfast.testing.textbook_tables import render_tables
 from holdfast.ui.terminal import console
 
 PLAN = ["plan", "redundancy", "--need", "20", "--availability", "0.995", "--target", "0.999"]
+
+
+# What takes a tenth of a second or more to import, and what the layers below are made of.
+HEAVY = (
+    *("pydantic", "starlette", "textual", "rich", "uvloop", "httptools", "msgspec", "orjson"),
+    *("numpy", "holdfast.sim", "holdfast.gateway", "holdfast.config.sections"),
+)
+NOBODY = "http://127.0.0.1:1"  # no port that one may bind without being root
 
 
 @pytest.fixture
@@ -46,6 +56,34 @@ def commands(command: click.Command = main, words: tuple[str, ...] = ()) -> list
             if not child.hidden:
                 found += commands(child, (*words, name))
     return found
+
+
+def find(words: tuple[str, ...]) -> click.Command:
+    command: click.Command = main
+    for word in words:
+        command = command.get_command(click.Context(command), word)
+    return command
+
+
+def prints_json(command: click.Command) -> bool:
+    """Whether it can; a group that does nothing without a command has nothing to print."""
+    if isinstance(command, click.Group) and not command.invoke_without_command:
+        return True
+    return any("--json" in parameter.opts for parameter in command.params)
+
+
+# Commands that print no table: they run, give an order and say what became of it, print text as
+# others wrote it, or write files in a form that others prescribe.
+NO_TABLE = {
+    *(("up",), ("down",), ("serve",), ("agent",), ("stand-in",), ("readiness",), ("logs",)),
+    *(("scale",), ("drain",), ("undrain",), ("restart",), ("chaos",), ("sign-in",)),
+    *(("render",), ("aws",)),
+}
+NO_TABLE_OF_A_GROUP = {
+    *(("incidents", "close"), ("incidents", "export"), ("baseline", "accept")),
+    *(("baseline", "reset"), ("batch", "cancel"), ("batch", "run"), ("batch", "show")),
+    *(("queue", "purge"), ("queue", "redrive"), ("keys", "hash")),
+}
 
 
 def examples(help_text: str) -> list[str]:
@@ -85,6 +123,7 @@ class TestHelp:
         assert result.exit_code == 0
         assert examples(result.stdout)
         assert all(len(line) <= 80 for line in result.stdout.splitlines())
+        assert result.stdout.isascii()  # an output of other letters cannot be in its way
 
     @pytest.mark.parametrize("line", EXAMPLES)
     def test_every_example_works(self, run, line):
@@ -99,6 +138,83 @@ class TestHelp:
             runpy.run_module("holdfast", run_name="__main__")
         assert ended.value.code == 0
         assert capsys.readouterr().out == f"holdfast {__version__}\n"
+
+    @pytest.mark.parametrize(
+        ("line", "unread"),
+        [
+            (["--help"], (*HEAVY, "yaml", "http.client", "ssl", "asyncio")),
+            (["--version"], (*HEAVY, "yaml", "http.client", "ssl", "asyncio")),
+            (["statsu"], (*HEAVY, "yaml", "http.client", "ssl", "asyncio")),
+            (["status", "--admin", NOBODY], (*HEAVY, "yaml", "asyncio")),
+        ],
+        ids=["help", "version", "unknown command", "status of nothing"],
+    )
+    def test_a_command_reads_no_more_than_it_needs(self, line, unread):
+        code = (
+            "import sys\n"
+            "from holdfast.cli import main\n"
+            "try:\n"
+            f"    main({line}, prog_name='holdfast')\n"
+            "finally:\n"
+            f"    print([name for name in {unread} if name in sys.modules], file=sys.stderr)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        assert done.stderr.splitlines()[-1] == "[]"
+
+    def test_the_completion_of_a_shell_imports_no_command(self):
+        asked = {
+            "_HOLDFAST_COMPLETE": "bash_complete",
+            "COMP_WORDS": "holdfast s",
+            "COMP_CWORD": "1",
+        }
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "holdfast"],
+            env={**os.environ, **asked},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        offered = [line.partition(",")[2] for line in done.stdout.splitlines()]
+        assert offered == ["serve", "stand-in", "status", "scale", "simulate", "sign-in"]
+        assert not [line for line in done.stderr.splitlines() if "holdfast.cli." in line]
+
+    @pytest.mark.parametrize("name", COMMANDS)
+    def test_every_row_of_the_table_is_a_command_with_that_help(self, name):
+        row, command = COMMANDS[name], main.get_command(None, name)
+        assert command.name == name
+        assert row.help == command.get_short_help_str(1_000)
+        assert row.section or row.help not in CliRunner().invoke(main, ["--help"]).stdout
+        assert not (row.section and command.hidden)
+
+    def test_the_help_has_every_command_on_one_line_of_its_section(self, run):
+        lines = run("--help").stdout.splitlines()
+        sections = [line.removesuffix(":") for line in lines if re.fullmatch(r"\w+:", line)]
+        assert sections == ["Options", "Run", "Look", "Act", "Work", "Plan", "Admin"]
+        rows = [(name, row) for name, row in COMMANDS.items() if row.section]
+        shown = lines[lines.index("Run:") :]
+        assert [line for line in shown if line.startswith("  ")] == [
+            f"  {name:<11}  {row.help}" for name, row in rows
+        ]
+
+    def test_an_unknown_command_is_answered_with_the_nearest(self, run):
+        for word, meant in (("statsu", "status"), ("serv", "serve"), ("incident", "incidents")):
+            result = run(word)
+            assert result.exit_code == 2
+            assert f"No such command '{word}'; did you mean '{meant}'?" in result.stderr
+        assert "No such command 'zzz'; 'holdfast --help' lists them" in run("zzz").stderr
+        assert run("--zzz").exit_code == 2
+        assert "No such option" in run("--zzz").stderr
+
+    def test_every_command_that_prints_a_table_prints_json_too(self):
+        without = {words for words in commands() if not prints_json(find(words))}
+        assert {words for words in without if words[:1] not in NO_TABLE} == NO_TABLE_OF_A_GROUP
+
+    def test_what_machines_call_is_not_offered_and_still_called(self, run):
+        assert "gateway-process" not in run("gateway-proces").stderr.split(";")[-1]
+        assert run("readiness", "--help").exit_code == 0
+        assert run("gateway-process", "--help").exit_code == 0
 
     def test_who_only_asks_a_port_does_not_wait_for_the_config_reader(self):
         asking = ("down", "status", "logs", "scale", "incidents", "explain", "cost", "top")
@@ -287,6 +403,8 @@ class TestRefusedConfigs:
     @pytest.fixture(autouse=True)
     def _commands(self, monkeypatch):
         """Two commands that meet a bad config, one in a file and one in code."""
+        place = ModuleType("holdfast.cli.of_a_test")
+        monkeypatch.setitem(sys.modules, place.__name__, place)
 
         class Fleet(Section):
             replicas: int
@@ -300,8 +418,10 @@ class TestRefusedConfigs:
         def build() -> None:
             raise ConfigError("breaker.window", "is 0", "use at least 1")
 
-        monkeypatch.setitem(main.commands, "read", read)
-        monkeypatch.setitem(main.commands, "build", build)
+        for command in (read, build):
+            monkeypatch.setattr(place, command.name, command, raising=False)
+            row = CommandRow(f"of_a_test:{command.name}", "Run", "")
+            monkeypatch.setitem(COMMANDS, command.name, row)
 
     def test_a_bad_file_is_told_line_by_line(self, run, tmp_path):
         path = tmp_path / "fleet.yaml"

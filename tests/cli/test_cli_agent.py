@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.agent.settings import AgentConfig, LogRule, ReplicaRule
-from holdfast.cli import COMMANDS, main
 from holdfast.cli import agent as module
+from holdfast.cli import main
 from holdfast.cli.agent import agent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,6 @@ def became(monkeypatch):
     """What the process would have been replaced by."""
     calls = []
     monkeypatch.setattr(module, "_become", calls.append)
-    monkeypatch.setitem(COMMANDS, "agent", "agent:agent")
     return calls
 
 

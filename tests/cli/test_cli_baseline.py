@@ -92,6 +92,15 @@ def test_baselines_are_shown_beside_the_latest_answers(run):
     assert json.loads(run("show", "org/m", "--json").output) == {"baselines": [FROZEN, LEARNING]}
 
 
+def test_an_unknown_model_is_answered_with_the_near_one(run):
+    Port.answers["GET /status"] = (200, {"models": {"classifier": {}, "other": {}}})
+    for words in (("show",), ("accept", "--why", "new"), ("reset", "--why", "ill")):
+        shown = run(*words, "clasifier")
+        assert shown.exit_code == 1
+        assert shown.output.endswith("; did you mean 'classifier'?\n")
+    assert run("show", "x").output.endswith("; there are classifier, other\n")
+
+
 def test_a_model_without_a_baseline_says_so(run):
     Port.answers["GET /models/m/baseline"] = (200, {"baselines": []})
     assert "no answer was measured yet" in run("show", "m").output

@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+import os
 import threading
+from dataclasses import replace
 
 import pytest
 import uvloop
 from click.testing import CliRunner
 
-from holdfast.cli import main
+from holdfast.cli import admin_port, main
 from holdfast.loadtest import records
 from holdfast.testing.standin import Options, StandIn
+from holdfast.wire import state_dir
 
 SHORT = ("--duration", "0.6", "--warmup", "0.1", "--late-max", "10000", "--prompt", "20")
 LOAD = (*SHORT, "--output", "8", "--cv", "0", "--rate", "40")
@@ -68,6 +71,23 @@ def test_a_url_is_measured_reported_and_kept(run, engine, tmp_path):
     assert both.exit_code == 0
     assert "Same within noise" in both.stdout
     assert (tmp_path / "out" / "both.html").read_text().count("<svg") == 2
+
+
+def test_a_model_is_measured_at_the_serve_that_runs_beside_it(run, engine, tmp_path):
+    """``serve`` has a state directory of its own file; commands ask the usual admin port."""
+    folder = state_dir.default_state_dir(tmp_path / "fleet.yaml", os.environ)
+    told = state_dir.RunningFleet(os.getpid(), admin_port.DEFAULT_ADMIN, engine, "fleet.yaml")
+    other = state_dir.default_state_dir(tmp_path / "other.yaml", os.environ)
+    with state_dir.held(folder), state_dir.held(other):
+        elsewhere = replace(told, admin="http://127.0.0.1:3", data="http://127.0.0.1:4")
+        state_dir.write_running(other, elsewhere)
+        assert "no fleet runs here" in run("m", *LOAD, "--no-files").output
+        state_dir.write_running(folder, told)
+        result = run("m", *LOAD, "--no-files")
+        assert result.exit_code == 0, result.output
+        assert "first token, ms" in result.stdout
+        named = run("m", "--admin", "http://127.0.0.1:3", *LOAD, "--no-files")
+        assert "http://127.0.0.1:4: refused" in named.output
 
 
 def test_options_may_stand_before_the_target_and_json_is_one_object(run, engine, tmp_path):

@@ -584,6 +584,20 @@ def test_an_unknown_model_is_told_with_those_that_exist(run, admin):
     assert "there are no models" in run("scale", "other", "1", "--admin", admin.url).output
 
 
+def test_a_mistyped_name_is_answered_with_the_near_one_but_never_with_another_number(run, admin):
+    rows = [{**row(number, "ready"), "id": f"smollm2-{number}"} for number in (1, 2)]
+    admin.answers["GET /status"] = (200, status_of(*rows, models={"smollm2": {}}))
+    for words in (("drain",), ("undrain",), ("restart",), ("logs",), ("logs", "-f")):
+        told = run(*words, "smolm2-2", "--admin", admin.url).output
+        assert told == "Error: no such thing; did you mean 'smollm2-2'?\n"
+    told = run("status", "--pid", "smolm2-2", "--admin", admin.url).output
+    assert told == "Error: no such replica; did you mean 'smollm2-2'?\n"
+    told = run("status", "--pid", "smollm2-3", "--admin", admin.url).output
+    assert told == "Error: no such replica; there are smollm2-1, smollm2-2\n"
+    told = run("scale", "smolm2", "3", "--admin", admin.url).output
+    assert told == "Error: no such thing; did you mean 'smollm2'?\n"
+
+
 def test_nobody_listening_is_a_sentence(run, admin):
     with http.server.HTTPServer(("127.0.0.1", 0), Canned) as gone:
         url = f"http://127.0.0.1:{gone.server_port}"

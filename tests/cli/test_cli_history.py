@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import sys
 import threading
 import time
@@ -110,6 +111,16 @@ def test_parquet_holds_the_same_as_csv(state, tmp_path):
     assert list(tmp_path.glob("*.part")) == []
 
 
+def test_json_lines_hold_the_same_as_csv(state, tmp_path):
+    asked = ("--state", state, "--since", BEGIN, "--step", "10s")
+    found = [json.loads(line) for line in run(*asked, "--json").output.splitlines()]
+    plain = rows(run(*asked).output)
+    assert found == [{**row, "value": float(row["value"])} for row in plain]
+    target = tmp_path / "out.json"
+    assert "1341 rows of 2 series" in run(*asked, "--json", "-o", target).output
+    assert [json.loads(line) for line in target.read_text().splitlines()] == found
+
+
 def test_without_pyarrow_the_extra_is_named(state, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     result = run("--state", state, "-o", tmp_path / "out.parquet")
@@ -135,6 +146,7 @@ def test_a_csv_file_takes_its_name_when_it_is_whole(state, tmp_path):
         (("--since", "-5m"), "is no time"),
         (("--since", "99999999w"), "is no time"),
         (("--since", "1h", "--until", "2h"), "--since must be before --until"),
+        (("--json", "--format", "parquet"), "--json and --format: choose one"),
         (("--step", "5s"), "is not one of"),
         (("--format", "xlsx"), "is not one of"),
         (("--value", "p99"), "is not one of"),

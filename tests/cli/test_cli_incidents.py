@@ -135,6 +135,20 @@ def test_an_export_that_cannot_be_is_a_sentence(admin, tmp_path):
     assert "No such file" in result.output
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("explain", "inc-7"), ("incidents", "export", "inc-7"), ("incidents", "close", "inc-7")],
+    ids=" ".join,
+)
+def test_an_id_that_is_nearly_one_is_answered_with_it(admin, words):
+    url, _ = admin
+    result = run(words[0], "--admin", url, *words[1:])
+    assert result.exit_code == 1
+    assert result.output == "Error: no such incident; did you mean 'inc-000007'?\n"
+    other = run(words[0], "--admin", url, *words[1:-1], "inc-000009")
+    assert other.output == "Error: no such incident; there are inc-000007\n"
+
+
 def test_close_is_an_order(admin):
     url, asked = admin
     assert "is closed" in run("incidents", "--admin", url, "close", "inc-000007").output

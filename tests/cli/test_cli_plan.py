@@ -160,3 +160,9 @@ def test_the_running_fleet_says_how_fast_a_model_is():
 def test_a_fleet_that_does_not_know_its_speed_says_so(rows, told):
     with pytest.raises(click.ClickException, match=told):
         fleet.read_speed(FakeAdmin({"replicas": rows, "models": []}), "m")
+
+
+def test_a_model_that_is_nearly_one_is_answered_with_it():
+    view = {"replicas": [], "models": [{"name": "smollm2"}]}
+    with pytest.raises(click.ClickException, match=r"did you mean 'smollm2'\?"):
+        fleet.read_speed(FakeAdmin(view), "smolm2")

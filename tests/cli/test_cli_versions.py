@@ -80,4 +80,4 @@ def test_the_bill_marks_what_differs_and_warns_of_tags_once(run):
 def test_one_model_alone_and_json(run):
     rows = json.loads(run("n", "--json").output)["versions"]
     assert [row["replica"] for row in rows] == ["n-1"]
-    assert "there are no replicas of x" in run("x").output
+    assert run("x").output == "there are no replicas of x; there are m, n\n"

@@ -91,6 +91,15 @@ def test_a_model_that_is_not_there_is_named_beside_those_that_are(stage):
         stage.run(main())
 
 
+def test_a_model_that_is_nearly_there_is_answered_with_its_name(stage):
+    async def main():
+        async with stage.standin(models=("classifier", "b")) as engine:
+            await find_target(engine.url, "clasifier", None, None)
+
+    with pytest.raises(TargetError, match=r"no model 'clasifier'; did you mean 'classifier'\?"):
+        stage.run(main())
+
+
 def test_nobody_listening_is_said_so(stage):
     async def main():
         async with stage.standin() as engine:

@@ -92,6 +92,16 @@ def test_once_takes_the_width_it_is_told(admin):
     assert run("--once", "--width", "10").exit_code == 2
 
 
+def test_an_output_of_ascii_gets_signs_for_what_it_lacks(admin):
+    plain = run("--once", "--admin", admin.url)
+    ascii_only = CliRunner(charset="ascii").invoke(top, ["--once", "--admin", admin.url])
+    assert ascii_only.exit_code == 0, ascii_only.output
+    assert not plain.output.isascii()
+    assert ascii_only.output == plain.output.encode("ascii", "replace").decode()
+    in_json = CliRunner(charset="ascii").invoke(top, ["--json", "--admin", admin.url])
+    assert json.loads(in_json.output) == json.loads(orjson.dumps(fleets.broken()))
+
+
 def test_json_is_the_snapshot_itself_with_its_effort(admin):
     result = run("--json", "--admin", admin.url)
     assert json.loads(result.output) == json.loads(orjson.dumps(fleets.broken()))

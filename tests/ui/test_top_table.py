@@ -43,6 +43,11 @@ GIB = 1 << 30
         (formatting.count(12_345), "12k"),
         (formatting.count(3_400_000), "3.4M"),
         (formatting.rate(0.83), "0.8"),
+        (formatting.rate(0.05), "0.1"),
+        (formatting.rate(0.049), "<0.1"),
+        (formatting.rate(1 / 60), "<0.1"),  # one request in the last minute is not none
+        (formatting.rate(0.0), "0"),
+        (formatting.rate(None), "–"),
         (formatting.rate(2_379), "2.4k"),
         (formatting.left_of(0.5, 4.0), "0.5/4"),
         (formatting.left_of(None, None), "–"),

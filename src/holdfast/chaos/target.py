@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit
 import orjson
 
 from holdfast.control.fetch import FetchError, HttpAnswer, fetch
+from holdfast.core.near_names import fix_of_name
 
 DEADLINE_S: Final = 5.0
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -109,8 +110,8 @@ class ChaosTarget:
         """The row of a replica that may be disturbed; raises ChaosError if it may not."""
         rows = {str(row["id"]): row for row in await self.replicas()}
         if replica not in rows:
-            known = ", ".join(sorted(rows)[:20]) or "none"
-            raise ChaosError(f"no replica is called {replica!r}; there are {known}")
+            fix = fix_of_name(replica, sorted(rows), "replicas")
+            raise ChaosError(f"no replica is called {replica!r}; {fix}")
         if not self.local and not self.elsewhere:
             raise ChaosError(
                 f"{self.admin} is not on this machine: say --elsewhere if its users may be harmed"

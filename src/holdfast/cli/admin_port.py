@@ -14,6 +14,7 @@ import click
 
 from holdfast.control.access.trust import trusting
 from holdfast.control.http_client import FetchError, HttpAnswer, UntrustedError, request
+from holdfast.core.near_names import fix_of_name
 from holdfast.ui.terminal.untrusted_text import escape
 from holdfast.wire.own_token import find_token, read_token
 from holdfast.wire.state_dir import default_state_dir, read_running
@@ -31,6 +32,8 @@ UNTRUSTED: Final = (
 NO_TOKEN: Final = (
     f"set {TOKEN_VARIABLE}, or name the fleet that you run here with -c or --state-dir"
 )
+
+_INCIDENTS_ASKED: Final = 1_000  # as many as the admin port tells at once
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -77,6 +80,29 @@ def why(answer: HttpAnswer) -> str:
     except (ValueError, KeyError, TypeError):
         return f"the admin port answered {answer.status}"
     return f"{told}; {NO_TOKEN}" if answer.status == 401 else told
+
+
+def why_not(admin: Admin, answer: HttpAnswer, kind: str, name: str) -> str:
+    """The error message of a refusal about one of ``kind``: replicas, models or incidents.
+
+    An unknown name is told with the near one, or with those that there are.
+    """
+    told = why(answer)
+    known = _known(admin, kind) if answer.status == 404 else [name]
+    return told if name in known else f"{told}; {escape(fix_of_name(name, known, kind))}"
+
+
+def _known(admin: Admin, kind: str) -> list[str]:
+    """The names of all replicas, models or incidents that the admin port lists."""
+    if kind == "incidents":
+        found = admin.told(f"/incidents?limit={_INCIDENTS_ASKED}")
+        return [str(row["id"]) for row in found.get("incidents") or []]
+    found = admin.told("/status")
+    field = "id" if kind == "replicas" else "model"
+    names = [str(row[field]) for row in found.get("replicas") or [] if field in row]
+    if kind == "models":  # one that has no replica now is there, too
+        names += [*(found.get("models") or {})]
+    return list(dict.fromkeys(names))
 
 
 def which_fleet(command: CommandT) -> CommandT:
@@ -187,4 +213,5 @@ __all__ = [
     "which_admin",
     "which_fleet",
     "why",
+    "why_not",
 ]

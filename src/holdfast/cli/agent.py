@@ -72,12 +72,12 @@ def agent(
     period: float,
     once: bool,
 ) -> None:
-    """Report this host, its replicas and their logs to control, until SIGTERM.
+    """Report this host, its replicas and logs to control.
 
-    For hosts without a cloud's or Kubernetes' API. The token is read from the environment variable
-    HOLDFAST_AGENT_TOKEN, or from the file that HOLDFAST_AGENT_TOKEN_FILE names. Texts of log lines
-    never leave the host, only what they mean. Renewed files of token and certificate are used
-    without a restart.
+    Until SIGTERM. For hosts without a cloud's or Kubernetes' API. The token is read from the
+    environment variable HOLDFAST_AGENT_TOKEN, or from the file that HOLDFAST_AGENT_TOKEN_FILE
+    names. Texts of log lines never leave the host, only what they mean. Renewed files of token and
+    certificate are used without a restart.
 
     \b
     Examples:

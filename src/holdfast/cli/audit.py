@@ -26,7 +26,7 @@ _TITLES: Final = ("when (UTC)", "who", "from", "status", "what", "result")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def audit(admin: Admin, lines: int, *, as_json: bool) -> None:
-    """Show who gave which orders, from where, when, and what became of them.
+    """Show who gave which orders, when, and what became of them.
 
     Every order to the admin port leaves a row, also one that was refused: drains, scales, reloads,
     faults on purpose, closed incidents, sign-ins. The newest is the last.

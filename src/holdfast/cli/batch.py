@@ -70,7 +70,7 @@ def _asks_gateway(command: CommandT) -> Callable[..., None]:
 
 @click.group()
 def batch() -> None:
-    """Send files of requests through the fleet, beside the requests of people.
+    """Send files of requests through the fleet, beside its users.
 
     \b
     Examples:

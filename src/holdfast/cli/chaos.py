@@ -23,7 +23,7 @@ _ELSEWHERE = click.option(
 
 @click.group()
 def chaos() -> None:
-    """Inject faults into a fleet that runs: bounded in time, and always undone.
+    """Inject faults into a running fleet; each ends and is undone.
 
     \b
     Examples:

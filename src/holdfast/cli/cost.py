@@ -18,10 +18,10 @@ _SHARE_MIN: Final = 0.0005  # of the whole; below it a share is not worth a digi
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def cost(admin: Admin, shown: int, *, as_json: bool) -> None:
-    """Show what GPUs and tokens cost by model, tenant and route; useful and wasted apart.
+    """Show what GPUs and tokens cost, useful and wasted apart.
 
-    Since the fleet's control began. Prices come from the fleet file; without them there are
-    GPU-seconds and tokens.
+    By model, tenant and route, since the fleet's control began. Prices come from the fleet file;
+    without them there are GPU-seconds and tokens.
 
     \b
     Examples:

@@ -61,7 +61,9 @@ def doctor(
     rights: bool,
     as_json: bool,
 ) -> None:
-    """Look for the mistakes that lead to silent failures, in a file and in a fleet that runs.
+    """Look for mistakes in a fleet file or a fleet that runs.
+
+    For those that lead to silent failures.
 
     Exit status 1 where it finds an error, 0 otherwise; warnings and notes are printed.
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 from rich.table import Table
 
-from holdfast.cli.admin_port import Admin, asks_admin
+from holdfast.cli.admin_port import Admin, asks_admin, why, why_not
 from holdfast.ui.terminal.console import duration, stdout
 from holdfast.ui.terminal.incidents import show_incident
 
@@ -23,7 +23,7 @@ _HEADING: Final = ("asked_for", "served_by", "replica", "status", "code", "reaso
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def explain(admin: Admin, what: str | None, *, as_json: bool) -> None:
-    """Show an incident, or what happened to a recent request, and why.
+    """Show an incident, or what became of a recent request.
 
     An INCIDENT is named by 'holdfast incidents', a REQUEST by the x-request-id of its response.
     Without either the newest incident is shown.
@@ -40,7 +40,11 @@ def explain(admin: Admin, what: str | None, *, as_json: bool) -> None:
         click.echo("null" if as_json else _NOTHING)
         return
     incident = what.startswith("inc-")
-    story = admin.told(f"/{'incidents' if incident else 'explain'}/{quote(what)}")
+    answer = admin.ask(f"/{'incidents' if incident else 'explain'}/{quote(what)}")
+    if answer.status != 200:
+        told = why_not(admin, answer, "incidents", what) if incident else why(answer)
+        raise click.ClickException(told)
+    story = json.loads(answer.body)
     if as_json:
         click.echo(json.dumps(story))
     elif incident:

@@ -4,17 +4,15 @@ import http.client
 import json
 import ssl
 import sys
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import click
 
-from holdfast.cli.admin_port import UNTRUSTED, Admin, asks_admin, why
-from holdfast.control.fetch import HttpAnswer, UntrustedError
-from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status
+from holdfast.cli.admin_port import UNTRUSTED, Admin, asks_admin, why_not
+from holdfast.control.http_client import HttpAnswer, UntrustedError
+from holdfast.core.near_names import fix_of_name
 from holdfast.ui.terminal.untrusted_text import LogEscaper, escape
-
-_KNOWN_SHOWN: Final = 20  # names, in an error that lists them
 
 
 @click.command()
@@ -22,7 +20,7 @@ _KNOWN_SHOWN: Final = 20  # names, in an error that lists them
 @click.option("--pid", "replica", metavar="REPLICA", help="Print only this replica's process id.")
 @asks_admin
 def status(admin: Admin, replica: str | None, *, as_json: bool) -> None:
-    """Show a fleet: its replicas, why they are as they are, and what happened lately.
+    """Show replicas, why they are as they are, and what happened.
 
     \b
     Examples:
@@ -37,6 +35,8 @@ def status(admin: Admin, replica: str | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found))
         return
+    from holdfast.ui.terminal.fleet import EVENTS_SHOWN, show_status  # noqa: PLC0415 tables only
+
     answer = admin.ask(f"/events?limit={EVENTS_SHOWN}")
     events = json.loads(answer.body).get("events") if answer.status == 200 else None
     show_status(found, events or [])
@@ -45,8 +45,8 @@ def status(admin: Admin, replica: str | None, *, as_json: bool) -> None:
 def _pid(found: dict[str, Any], replica: str) -> int:
     rows = {str(row["id"]): row for row in found.get("replicas") or []}
     if replica not in rows:
-        shown = ", ".join([*rows][:_KNOWN_SHOWN]) or "none"
-        raise click.ClickException(f"no such replica; there are {shown}")
+        fix = escape(fix_of_name(replica, rows, "replicas"))
+        raise click.ClickException(f"no such replica; {fix}")
     pid = rows[replica].get("pid")
     if not isinstance(pid, int):
         raise click.ClickException(f"{replica} has no process here; it is {rows[replica]['state']}")
@@ -82,7 +82,7 @@ def logs(admin: Admin, replica: str, lines: int, *, follow: bool) -> None:
         return
     answer = admin.ask(path)
     if answer.status != 200:
-        raise click.ClickException(_refused(admin, answer, "replicas", replica))
+        raise click.ClickException(why_not(admin, answer, "replicas", replica))
     # Of pipes and files the engine's own bytes are expected; a terminal would obey some of them.
     raw = answer.body
     _write(escape(raw.decode(errors="backslashreplace")).encode() if _in_terminal() else raw)
@@ -101,7 +101,7 @@ def _follow(admin: Admin, path: str, replica: str) -> None:
         response = connection.getresponse()
         if response.status != 200:
             answer = HttpAnswer(response.status, {}, response.read())
-            raise click.ClickException(_refused(admin, answer, "replicas", replica))
+            raise click.ClickException(why_not(admin, answer, "replicas", replica))
         escaper = LogEscaper() if _in_terminal() else None
         while piece := response.read1(65_536):
             _write(piece if escaper is None else escaper.feed(piece).encode())
@@ -111,8 +111,8 @@ def _follow(admin: Admin, path: str, replica: str) -> None:
         told = UntrustedError(error)
         raise click.ClickException(f"{admin.url}: {told}; {UNTRUSTED}") from error
     except (OSError, http.client.HTTPException) as error:
-        why_not = getattr(error, "strerror", None) or type(error).__name__
-        raise click.ClickException(f"{admin.url}: {str(why_not).lower()}") from error
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise click.ClickException(f"{admin.url}: {str(reason).lower()}") from error
     except KeyboardInterrupt:
         return  # how one stops reading
     finally:
@@ -194,32 +194,12 @@ def restart(admin: Admin, replica: str) -> None:
 def _order(admin: Admin, kind: str, name: str, what: str, body: bytes | None = None) -> None:
     answer = admin.ask(f"/{kind}/{quote(name)}/{what}", body=body, method="POST")
     if answer.status not in {200, 202}:
-        raise click.ClickException(_refused(admin, answer, kind, name))
+        raise click.ClickException(why_not(admin, answer, kind, name))
     try:
         told = json.loads(answer.body)["reason"]
     except (ValueError, KeyError, TypeError):
         told = f"{name}: {what} was accepted"
     click.echo(told)
-
-
-def _refused(admin: Admin, answer: HttpAnswer, kind: str, name: str) -> str:
-    """The reason; where nobody has the name, with those that somebody has."""
-    told = why(answer)
-    if answer.status != 404:
-        return told
-    known = _known(admin, "id" if kind == "replicas" else "model")
-    if name in known:
-        return told
-    shown = ", ".join(known[:_KNOWN_SHOWN]) + (", …" if len(known) > _KNOWN_SHOWN else "")
-    return f"{told}; there are {shown}" if known else f"{told}; there are no {kind}"
-
-
-def _known(admin: Admin, field: str) -> list[str]:
-    found: Any = admin.told("/status")
-    names = [str(row[field]) for row in found.get("replicas") or [] if field in row]
-    if field == "model":  # one that has no replica now is there, too
-        names += [*(found.get("models") or {})]
-    return list(dict.fromkeys(names))
 
 
 __all__ = ["drain", "logs", "restart", "scale", "status", "undrain"]

@@ -5,11 +5,12 @@ rows are those that are kept, not those of a chart: nothing is averaged further 
 """
 
 import csv
+import json
 import re
 import sys
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -143,6 +144,7 @@ class _Stopped:
     type=click.Choice(["csv", "parquet"]),
     help="Default: as the name of the file ends, else csv.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per row.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="A file.")
 @click.option(
     "--state",
@@ -165,10 +167,13 @@ def history(
     ca: Path | None,
     config: Path | None,
     state_dir: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Write figures of the past as CSV or Parquet: one row for each series and time.
+    """Write figures of the past as CSV, JSON lines or Parquet.
 
-    What was not known has no row. Times are UTC. State folders are those of --state-dir.
+    One row for each series and time. What was not known has no row. Times are UTC. State folders
+    are those of --state-dir.
 
     \b
     Examples:
@@ -179,7 +184,9 @@ def history(
     """  # noqa: D301
     if not since < until:
         raise click.UsageError("--since must be before --until")
-    as_parquet = _is_parquet(kind, output)
+    if as_json and kind is not None:
+        raise click.UsageError("--json and --format: choose one")
+    as_parquet = not as_json and _is_parquet(kind, output)
     step_s = _step(step, since)
     question = Question(since // step_s * step_s, until, value=value, step_s=step_s)
     counted = _Counted()
@@ -193,7 +200,7 @@ def history(
             assert output is not None
             _write_parquet(output, batches)
         else:
-            _write_csv(output, batches)
+            _write_text(output, batches, _json_rows if as_json else _csv_rows)
     if output is not None:
         click.echo(f"{output}: {counted.rows} rows of {len(counted.series)} series")
 
@@ -282,12 +289,23 @@ class _Counted:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _write_csv(output: Path | None, batches: Iterator[list[Row]]) -> None:
+def _write_text(
+    output: Path | None,
+    batches: Iterator[list[Row]],
+    write: Callable[[IO[str], Iterator[list[Row]]], None],
+) -> None:
     if output is None:
-        _csv_rows(sys.stdout, batches)
+        write(sys.stdout, batches)
         return
     with _draft(output) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
-        _csv_rows(stream, batches)
+        write(stream, batches)
+
+
+def _json_rows(stream: IO[str], batches: Iterator[list[Row]]) -> None:
+    for batch in batches:
+        for name, at, value in batch:
+            row = {"series": name, "time": _clock(at), "value": value}
+            stream.write(f"{json.dumps(row)}\n")
 
 
 def _csv_rows(stream: IO[str], batches: Iterator[list[Row]]) -> None:

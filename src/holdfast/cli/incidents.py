@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import click
 
-from holdfast.cli.admin_port import Admin, asks_admin, why
+from holdfast.cli.admin_port import Admin, asks_admin, why_not
 from holdfast.ui.terminal.incidents import show_incidents
 
 
@@ -20,7 +20,7 @@ from holdfast.ui.terminal.incidents import show_incidents
 def incidents(
     context: click.Context, admin: Admin, limit: int, *, every: bool, as_json: bool
 ) -> None:
-    """List incidents: the class of each failure, its cause, and the replicas it concerns.
+    """List incidents: class, cause and replicas of each failure.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def export(admin: Admin, incident: str, output: Path | None) -> None:
     """  # noqa: D301
     answer = admin.ask(f"/incidents/{quote(incident)}/export")
     if answer.status != 200:
-        raise click.ClickException(why(answer))
+        raise click.ClickException(why_not(admin, answer, "incidents", incident))
     if output is None:
         sys.stdout.buffer.write(answer.body)
         sys.stdout.buffer.flush()
@@ -81,7 +81,7 @@ def close(admin: Admin, incident: str) -> None:
     """  # noqa: D301
     answer = admin.ask(f"/incidents/{quote(incident)}/close", method="POST")
     if answer.status not in {200, 202}:
-        raise click.ClickException(why(answer))
+        raise click.ClickException(why_not(admin, answer, "incidents", incident))
     click.echo(f"{incident} is closed")
 
 

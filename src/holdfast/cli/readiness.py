@@ -37,7 +37,7 @@ _HOLD = VerdictHoldConfig()
 def readiness(
     url: str, model: str, replica: str, listen: str, ca: str, period: float, fresh: float
 ) -> None:
-    """Answer a pod's readiness probe with control's verdict on its replica, until SIGTERM.
+    """Answer a pod's readiness probe with control's verdict.
 
     It runs beside the engine, as 'holdfast render kubernetes' puts it there. While control is away
     the answer is 200: what is not known is not doubted. It has no part in liveness.

@@ -67,7 +67,9 @@ def simulate(
     exercises: bool,
     **how: Any,
 ) -> None:
-    """Run a simulated fleet in virtual time, with the same policies that route live traffic.
+    """Run a simulated fleet in virtual time.
+
+    The policies are those that route live traffic.
 
     SCENARIO is a file that describes replicas, traffic, faults and policies; examples/ has some.
     Or it is the word 'book': a textbook's fleet, spares against failures and policies in an outage,

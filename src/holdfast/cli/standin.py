@@ -52,7 +52,9 @@ _PORT = click.IntRange(0, 65_535)
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the chances it takes.")
 @click.option("--fault", "named", help="Begin with this fault, such as hang.")
-@click.option("--fault-with", "details", multiple=True, help="Its details: factor=3, tokens=5, …")
+@click.option(
+    "--fault-with", "details", multiple=True, help="Its details: factor=3, tokens=5 and so on."
+)
 def stand_in(
     *,
     host: str,
@@ -63,10 +65,11 @@ def stand_in(
     details: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Pretend to be an inference engine: the OpenAI API, known answers, faults on demand.
+    """Pretend to be an inference engine, for tests and demos.
 
-    The answer to a prompt is the same on every stand-in. Faults are switched at run time on the
-    side port: POST /fault {"kind": "hang"}, DELETE /fault, GET /stats.
+    It has the OpenAI API, known answers, and faults on demand. The answer to a prompt is the same
+    on every stand-in. Faults are switched at run time on the side port: POST /fault
+    {"kind": "hang"}, DELETE /fault, GET /stats.
 
     \b
     Examples:

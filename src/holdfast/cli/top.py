@@ -1,6 +1,7 @@
 """``holdfast top``: the joined view, as a screen, as text, or as JSON."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -55,10 +56,11 @@ def top(
     once: bool,
     as_json: bool,
 ) -> None:
-    """Show everything in one view: groups, hosts, replicas, models, queues, incidents.
+    """Show the whole fleet on one screen that stays up to date.
 
-    Press ? for the keys. With --once or --json it prints what it would show, and needs no control:
-    where none runs, it reads the sources of the fleet file itself.
+    Groups, hosts, replicas, models, queues and incidents. Press ? for the keys. With --once or
+    --json it prints what it would show, and needs no control: where none runs, it reads the sources
+    of the fleet file itself.
 
     \b
     Examples:
@@ -71,7 +73,7 @@ def top(
     alone = config if (once or as_json) and url is None else None
     body = _view(admin, alone, token_env)
     if as_json:
-        click.echo(escape_json(body.decode().removesuffix("\n")))
+        click.echo(escape_json(json.dumps(orjson.loads(body))))
     elif once:
         _print(_decoded(body), width)
     else:

@@ -7,48 +7,17 @@ objects, cannot be reviewed by reading it, and a short file can unfold into giga
 """
 
 import re
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
 import yaml
 
+from holdfast.config import ConfigFileError, Problem
+
 NODES_MAX: Final = 50_000  # keys and values; keeps the slowest file within a few seconds
 DEPTH_MAX: Final = 32  # nesting; a real tree is under ten deep, and recursion must end
-PROBLEMS_MAX: Final = 20  # shown at once; the rest is counted
 
 Where = tuple[str | int, ...]  # the way from the top of the file to a value
-
-
-@dataclass(slots=True, frozen=True)
-class Problem:
-    """One mistake in a config file: where it is, and how to fix it."""
-
-    file: str
-    line: int  # from 1
-    column: int  # from 1
-    field: str
-    problem: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.field}: {self.problem}; {self.fix}"
-
-
-class ConfigFileError(Exception):
-    """A config file was refused; prints one line per problem, in the order of the file."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        assert problems, "an error without a problem tells nobody anything"
-        self.problems = sorted(problems, key=lambda found: (found.line, found.column))
-        super().__init__(self.problems)
-
-    def __str__(self) -> str:
-        lines = [str(problem) for problem in self.problems[:PROBLEMS_MAX]]
-        more = len(self.problems) - PROBLEMS_MAX
-        if more > 0:
-            lines.append(f"{self.problems[0].file}: and {more} more")
-        return "\n".join(lines)
 
 
 class Document:

@@ -6,7 +6,6 @@ terms of the file; ``_locate`` walks the types to find what in the file is meant
 
 import re
 from dataclasses import dataclass, is_dataclass
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
@@ -15,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from holdfast.config.document import Document, Where, shown
 from holdfast.config.sections import Section, policy_section
+from holdfast.core.near_names import did_you_mean
 from holdfast.core.types import ConfigError
 
 _MAPPING: Final = "must be a mapping (is {value})"
@@ -199,10 +199,8 @@ def _such_as(field: FieldInfo | None) -> str:
 
 
 def _nearest(word: str, known: list[str], otherwise: str) -> str:
-    near = get_close_matches(word, known, n=1)
-    if near:
-        return f"did you mean '{near[0]}'?"
-    return f"{otherwise} {', '.join(known)}" if known else "remove it"
+    listed = f"{otherwise} {', '.join(known)}" if known else "remove it"
+    return did_you_mean(word, known) or listed
 
 
 __all__ = ["TRANSLATIONS", "translate"]

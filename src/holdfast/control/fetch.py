@@ -26,6 +26,7 @@ from holdfast.control.http_client import (
     RequestHead,
     UntrustedError,
     translate,
+    within,
 )
 from holdfast.core.canary_overtime import BodyPieces
 
@@ -279,7 +280,7 @@ async def fetch(
     except TimeoutError as error:
         # A handshake that is late is no proof that the port is out of reach.
         connected = head.secure or reading is not None
-        detail = f"{'nothing' if connected else 'no connection'} within {deadline_s:g} s"
+        detail = f"{'nothing' if connected else 'no connection'} {within(deadline_s)}"
         failed = FetchError("timeout", detail, connected=connected)
         if reading is not None:
             failed.pieces = reading.pieces()

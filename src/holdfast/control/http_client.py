@@ -202,7 +202,7 @@ def translate(error: OSError | http.client.HTTPException, deadline_s: float) -> 
         case OSError() if (lacks := own_shortage(error.errno)) is not None:
             return ShortageError(lacks)
         case TimeoutError():
-            return FetchError("timeout", f"nothing within {deadline_s:g} s")
+            return FetchError("timeout", f"nothing {within(deadline_s)}")
         case ConnectionRefusedError():
             return FetchError("refused", "nobody listens")
         case ssl.SSLCertVerificationError():
@@ -215,6 +215,11 @@ def translate(error: OSError | http.client.HTTPException, deadline_s: float) -> 
         case http.client.HTTPException():
             return FetchError("broken", f"no HTTP ({type(error).__name__})")
     return FetchError("broken", (error.strerror or type(error).__name__).lower())
+
+
+def within(deadline_s: float) -> str:
+    """A deadline for a message, to a hundredth: it may be what earlier steps have left of one."""
+    return f"within {max(0.01, round(deadline_s, 2)):g} s"
 
 
 def _connected(head: RequestHead, tls: ssl.SSLContext | None, until: float) -> socket.socket:
@@ -264,4 +269,5 @@ __all__ = [
     "UntrustedError",
     "request",
     "translate",
+    "within",
 ]

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.control.fetch import FetchError, fetch
+from holdfast.core.near_names import did_you_mean
 from holdfast.core.types import ConfigError
 from holdfast.gateway.http.upstream import Endpoint
 from holdfast.loadtest.load_run import LoadClient
@@ -91,8 +92,8 @@ async def find_target(
             raise TargetError(f"{shown} has {len(names)} models ({told}); name one with --model")
         model = names[0]
     elif model not in names and names:
-        told = ", ".join(names[:_NAMES_SHOWN])
-        raise TargetError(f"{shown} has no model {model!r}; it has {told}")
+        told = did_you_mean(model, names) or f"it has {', '.join(names[:_NAMES_SHOWN])}"
+        raise TargetError(f"{shown} has no model {model!r}; {told}")
     if not names:
         raise TargetError(f"{shown} serves no model: a fleet of zero cannot be measured")
     return BenchTarget(base, model, key, tls)

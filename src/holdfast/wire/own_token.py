@@ -90,6 +90,12 @@ def hash_in(path: Path) -> str:
 
 def find_token(url: str, environment: Mapping[str, str]) -> str | None:
     """The token of the fleet of this user that runs at an address; None: none runs there."""
+    found = find_running(url, environment)
+    return read_token(found[0]) if found is not None else None
+
+
+def find_running(url: str, environment: Mapping[str, str]) -> tuple[Path, RunningFleet] | None:
+    """The fleet of this user that runs with this admin port, and its state directory."""
     base = default_state_dir(None, environment).parent
     try:
         folders = sorted(base.iterdir())[:STATE_DIRS_MAX]
@@ -98,7 +104,7 @@ def find_token(url: str, environment: Mapping[str, str]) -> str | None:
     for folder in folders:
         running = read_running(folder)
         if running is not None and running.admin == url.rstrip("/"):
-            return read_token(folder)
+            return folder, running
     return None
 
 
@@ -132,6 +138,7 @@ def announced(state_dir: Path, running: RunningFleet) -> Iterator[None]:
 __all__ = [
     "TOKEN_FILE",
     "announced",
+    "find_running",
     "find_token",
     "hash_in",
     "is_exposed",

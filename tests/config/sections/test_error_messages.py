@@ -12,7 +12,7 @@ from pydantic_core.core_schema import ErrorType
 from section_stage import Limits, Scenario, Workload, refused, write
 
 import holdfast
-from holdfast.config.document import PROBLEMS_MAX, ConfigFileError
+from holdfast.config import PROBLEMS_MAX, ConfigFileError
 from holdfast.config.error_messages import TRANSLATIONS
 from holdfast.config.files import TRANSLATED_MAX, load
 from holdfast.config.sections import Section

@@ -1,6 +1,7 @@
 """Canaries against stand-ins, and against servers that no engine would be."""
 
 import asyncio
+import re
 import sys
 import threading
 import types
@@ -11,6 +12,7 @@ import pytest
 from holdfast.control.fetch import FetchError
 from holdfast.control.fleet import canaries as module
 from holdfast.control.fleet.disturbances import DETOUR, Disturbances
+from holdfast.control.http_client import within
 from holdfast.core.canary import AnswerKey, CanaryConfig, CanaryCost, Rule, Shape
 from holdfast.core.health.answers.answer_book import AnswerBook
 from holdfast.testing.standin import fault
@@ -506,6 +508,16 @@ def test_a_hung_engine_times_out_though_its_page_is_green(world):
     with pytest.raises(FetchError) as caught:
         asyncio.run(main())
     assert caught.value.what == "timeout"
+    # What the page has left of the deadline, in digits that a person reads.
+    assert re.search(r"nothing within 0\.\d\d? s", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("left_s", "told"),
+    [(4.99599, "5 s"), (0.2537, "0.25 s"), (0.001, "0.01 s"), (120.0, "120 s"), (3600.0, "3600 s")],
+)
+def test_a_deadline_is_told_in_few_digits(left_s, told):
+    assert within(left_s) == f"within {told}"
 
 
 def test_a_page_that_is_late_is_no_verdict_where_the_question_is_answered(world, monkeypatch):

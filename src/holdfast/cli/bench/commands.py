@@ -27,7 +27,8 @@ from holdfast.loadtest.report import page
 from holdfast.loadtest.summary import ServiceObjective
 from holdfast.loadtest.target import TargetError, find_target, is_loopback, is_url
 from holdfast.planner.answer import PlanAnswer
-from holdfast.wire.state_dir import default_state_dir, read_running
+from holdfast.wire.own_token import find_running
+from holdfast.wire.state_dir import RunningFleet, default_state_dir, read_running
 
 _NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -52,7 +53,7 @@ class _BenchGroup(click.Group):
     context_settings={"ignore_unknown_options": True},
 )
 def bench() -> None:
-    """Load a gateway or an engine and say how fast it is: bench URL, or bench MODEL.
+    """Load a gateway or an engine, and say how fast it is.
 
     It refuses to report where this client, and not the server, was the bottleneck.
 
@@ -99,8 +100,10 @@ def run(
     settings = settings_of(given)
     key = key_of(given["key_file"], given["key_env"])
     admin = admin_of(*(given[name] for name in ("url", "token_env", "config", "state_dir", "ca")))
-    url, model = _server(target, given)
-    named = given["url"] is not None or not is_url(target) or _runs_here(url, given)
+    running = _running(given, admin.url)
+    url, model = _server(target, given, running)
+    runs_here = running is not None and url.rstrip("/").removesuffix("/v1") == running.data
+    named = given["url"] is not None or not is_url(target) or runs_here
     if settings.scale and not named:
         raise click.UsageError("--scale drains replicas: name the fleet's admin port with --admin")
     if settings.scale and not is_loopback(admin.url) and not elsewhere:
@@ -126,14 +129,24 @@ def run(
         raise click.exceptions.Exit(1)
 
 
-def _server(target: str, given: Mapping[str, Any]) -> tuple[str, str | None]:
+def _running(given: Mapping[str, Any], admin_url: str) -> RunningFleet | None:
+    """The fleet that the options name; without any, the one whose admin port commands ask."""
+    folder = given["state_dir"] or default_state_dir(given["config"], os.environ)
+    running = read_running(folder)
+    if running is None and given["state_dir"] is None and given["config"] is None:
+        found = find_running(admin_url, os.environ)
+        running = found[1] if found is not None else None
+    return running
+
+
+def _server(
+    target: str, given: Mapping[str, Any], running: RunningFleet | None
+) -> tuple[str, str | None]:
     """The data port's URL, and the model if that was named instead."""
     if is_url(target):
         return (target if "://" in target else f"http://{target}"), given["model"]
     if given["model"] not in {None, target}:
         raise click.UsageError(f"{target} and --model {given['model']}: name one model")
-    folder = given["state_dir"] or default_state_dir(given["config"], os.environ)
-    running = read_running(folder)
     if running is not None:
         return running.data, target
     if given["config"] is not None:
@@ -144,12 +157,6 @@ def _server(target: str, given: Mapping[str, Any]) -> tuple[str, str | None]:
         f"no fleet runs here that could have a model {target!r}: give the URL of a server, or "
         "the fleet's file with -c"
     )
-
-
-def _runs_here(url: str, given: Mapping[str, Any]) -> bool:
-    """Whether a URL is the data port of the fleet that runs here: then its admin port is known."""
-    running = read_running(given["state_dir"] or default_state_dir(given["config"], os.environ))
-    return running is not None and url.rstrip("/").removesuffix("/v1") == running.data
 
 
 def _measured(whole: Callable[[BenchProgress], Coroutine[Any, Any, BenchFile]]) -> BenchFile:

@@ -38,8 +38,8 @@ _LOAD: Final = (
     ),
     click.option(
         "--scale",
-        metavar="N,N,…",
-        help="Measure with 1, 2, … replicas in service, by draining the others of a Holdfast "
+        metavar="N,N,...",
+        help="Measure with so many replicas in service, by draining the others of a Holdfast "
         "fleet meanwhile; --rate and --users are per replica.",
     ),
     click.option("--think", type=_SECONDS, default=0.0, help="Seconds a user waits before asking."),

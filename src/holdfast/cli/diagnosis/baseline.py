@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 from rich.text import Text
 
-from holdfast.cli.admin_port import Admin, asks_admin, why
+from holdfast.cli.admin_port import Admin, asks_admin, why_not
 from holdfast.ui.terminal.console import stdout
 from holdfast.ui.terminal.untrusted_text import escape
 
@@ -44,7 +44,10 @@ def show(admin: Admin, model: str, *, as_json: bool) -> None:
     Example:
       holdfast baseline show classifier
     """  # noqa: D301
-    found = admin.told(f"/models/{quote(model)}/baseline")
+    answer = admin.ask(f"/models/{quote(model)}/baseline")
+    if answer.status != 200:
+        raise click.ClickException(why_not(admin, answer, "models", model))
+    found = json.loads(answer.body)
     if as_json:
         click.echo(json.dumps(found))
         return
@@ -121,7 +124,7 @@ def _order(admin: Admin, model: str, what: str, reason: str) -> None:
     body = json.dumps({"why": reason}).encode()
     answer = admin.ask(f"/models/{quote(model)}/baseline/{what}", body=body)
     if answer.status != 202:
-        raise click.ClickException(why(answer))
+        raise click.ClickException(why_not(admin, answer, "models", model))
     click.echo(escape(json.loads(answer.body)["reason"]))
 
 

@@ -7,6 +7,7 @@ import click
 from rich.text import Text
 
 from holdfast.cli.admin_port import Admin, asks_admin
+from holdfast.core.near_names import fix_of_name
 from holdfast.ui.terminal.console import stdout
 from holdfast.ui.terminal.untrusted_text import escape
 
@@ -22,7 +23,9 @@ _DIGEST_SHOWN: Final = 19  # "sha256:" and twelve digits: enough to tell two apa
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @asks_admin
 def versions(admin: Admin, model: str | None, *, as_json: bool) -> None:
-    """Show the bill of versions: driver, CUDA, NCCL, engine, weights and image of each replica.
+    """Show the versions that each replica runs on, where they differ.
+
+    The bill of versions: driver, CUDA, NCCL, engine, weights and image.
 
     What most replicas of a model and revision do not have is marked with an asterisk. Below stands
     what differs, and images that only a tag holds in place: a tag may mean another image tomorrow.
@@ -39,7 +42,9 @@ def versions(admin: Admin, model: str | None, *, as_json: bool) -> None:
         return
     console = stdout()
     if not rows:
-        console.print("there are no replicas" + (f" of {escape(model)}" if model else ""))
+        known = list(dict.fromkeys(str(row["model"]) for row in told))
+        fix = f" of {escape(model)}; {escape(fix_of_name(model, known, 'models'))}" if model else ""
+        console.print(f"there are no replicas{fix}", soft_wrap=True)
         return
     shown = [_MEMBERS, *map(_cells, rows)]
     widths = [max(len(row[place]) for row in shown) for place in range(len(_MEMBERS))]

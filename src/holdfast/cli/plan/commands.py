@@ -36,7 +36,7 @@ _PLOTS: Final = (".svg", ".png")
 
 @click.group()
 def plan() -> None:
-    """Plan a fleet before it is bought: spares, memory, replicas, cold starts, parallelism.
+    """Plan a fleet before it is bought: replicas, spares, memory.
 
     Every plan prints a table and a verdict; --explain adds the calculation with its numbers.
 

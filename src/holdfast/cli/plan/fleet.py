@@ -7,6 +7,8 @@ import click
 
 from holdfast.cli.admin_port import Admin, admin_of
 from holdfast.cli.plan.history import ADMIN_OPTIONS
+from holdfast.core.near_names import fix_of_name
+from holdfast.ui.terminal.untrusted_text import escape
 
 OPTIONS: Final = (
     click.Option(
@@ -40,7 +42,9 @@ def read_speed(admin: Admin, model: str) -> dict[str, float]:
     view = admin.told("/view")
     rows = [row for row in view.get("replicas", ()) if row.get("model") == model]
     if not rows:
-        raise click.ClickException(f"no replica of {model} is in the view of this fleet")
+        known = [str(row["name"]) for row in view.get("models", ()) if "name" in row]
+        told = f"no replica of {model} is in the view of this fleet"
+        raise click.ClickException(f"{told}; {escape(fix_of_name(model, known, 'models'))}")
     timed = [row for row in rows if row.get("tpot_s")]
     if not timed:
         raise click.ClickException(f"no replica of {model} has answered lately: give --speed")

@@ -63,7 +63,7 @@ def _asks_store(command: Command) -> Callable[..., None]:
 
 @click.group()
 def queue() -> None:
-    """Look into queues of durable work; send dead letters again, or delete items.
+    """Look into queues of durable work; resend or delete items.
 
     \b
     Examples:

@@ -18,7 +18,9 @@ from holdfast.cli.render.workloads import kubernetes
 
 @click.group()
 def render() -> None:
-    """Print manifests for Kubernetes, Envoy, Istio and autoscalers; nothing is applied.
+    """Print manifests for Kubernetes, Envoy, Istio and autoscalers.
+
+    Nothing is applied.
 
     \b
     Examples:

@@ -9,7 +9,9 @@ from holdfast.cli.twin.what_if import what_if_command
 
 @click.group()
 def twin() -> None:
-    """A model of your fleet: fitted from measurements, with the fleet's own decisions in it.
+    """Fit a model of your fleet from measurements, and try changes.
+
+    The fleet's own decisions are in it.
 
     \b
     Examples:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from io import TextIOWrapper
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -31,7 +32,12 @@ class SafeConsole(Console):
 
 
 def stdout() -> Console:
-    """A console for standard output; plain text of a fixed width where it is piped."""
+    """A console for standard output; plain text of a fixed width where it is piped.
+
+    An output that lacks a letter, such as one of ASCII, gets a question mark for it.
+    """
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else _PIPE_COLUMNS
     return SafeConsole(width=width, highlight=False, markup=False, emoji=False)
 

@@ -40,8 +40,12 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Format a rate per second: ``0.8``, ``43``, ``2.4k``."""
-    return UNKNOWN if value is None else _scaled(value, 1_000)
+    """Format a rate per second: ``0.8``, ``43``, ``2.4k``; one that rounds to none is ``<0.1``."""
+    if value is None:
+        return UNKNOWN
+    if 0 < value < 0.05:
+        return "<0.1"
+    return _scaled(value, 1_000)
 
 
 def amount(value: float | None) -> str:
