@@ -490,6 +490,26 @@ def test_status_tells_reasons_and_what_happened_lately(run, admin):
     assert re.search(r"m-2 +quarantined +wrong", output)
 
 
+@pytest.mark.parametrize(
+    ("options", "unread"),
+    [
+        ([], ("pydantic", "yaml", "asyncio", "httptools", "uvloop", "msgspec", "textual")),
+        (["--json"], ("pydantic", "yaml", "asyncio", "httptools", "uvloop", "msgspec", "rich")),
+    ],
+    ids=["table", "json"],
+)
+def test_status_of_a_running_fleet_reads_no_more_than_it_needs(admin, options, unread):
+    code = (
+        "import sys\n"
+        "from holdfast.cli import main\n"
+        f"main({['status', *options, '--admin', admin.url]}, standalone_mode=False)\n"
+        f"print([name for name in {unread} if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "m-1" in done.stdout
+    assert done.stderr == "[]\n"
+
+
 def test_the_token_comes_from_the_environment(run, admin, monkeypatch):
     monkeypatch.setenv("HOLDFAST_ADMIN_TOKEN", "secret")
     run("status", "--json", "--admin", admin.url)
