@@ -162,8 +162,8 @@ def _words(hint: Any, *, timed: bool, places: Mapping[type, str]) -> str:
     if origin in {Union, UnionType}:
         kinds = [arg for arg in arguments if arg is not NoneType]
         return " or ".join(_words(kind, timed=timed, places=places) for kind in kinds)
-    inner = _words(arguments[0 if origin in {list, tuple} else 1], timed=timed, places=places)
-    return f"list of {inner}" if origin in {list, tuple} else f"mapping of name to {inner}"
+    inner = _words(arguments[1 if origin is dict else 0], timed=timed, places=places)
+    return f"mapping of name to {inner}" if origin is dict else f"list of {inner}"
 
 
 _PLAIN: Final[dict[Any, str]] = {

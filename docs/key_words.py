@@ -57,6 +57,9 @@ SAID_HERE: Final = {
     "Slo.first_token_s": "from arrival to the first token",
     "Slo.per_token_s": "mean time between two tokens of an answer",
     "Slo.latency_s": "from arrival to the last token",
+    "DegradeConfig.order": "what is given up first: `quality`, `completeness` or `latency`; with "
+    "latency first nobody moves for load before the own wait is over, and what is not named is "
+    "not given up: without latency nobody waits longer than `patience_s`",
     "FlowConfig.lanes": "by model, where one differs; not merged with `lane`",
     "FlowConfig.retry": "trying again elsewhere",
     "FlowConfig.hedge": "a second attempt while the first still runs",

@@ -694,7 +694,10 @@ def _demand() -> DemandGauges:
     """Of a model of which everything is known."""
     queue = FairQueue(QueueConfig(), TokenCounters({}))
     lane: Any = SimpleNamespace(
-        queue=queue, first_token_p95=lambda _now: 1.0, take_served=lambda: (1, 1)
+        queue=queue,
+        first_token_p95=lambda _now: 1.0,
+        take_served=lambda: (1, 1),
+        take_answered_elsewhere=lambda: 0,
     )
     flow: Any = SimpleNamespace(lanes={"m": lane})
     gauges = DemandGauges()

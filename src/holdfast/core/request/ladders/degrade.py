@@ -80,8 +80,6 @@ class DegradeConfig:
     """
 
     ladder: tuple[str, ...]  # model names, best first
-    # What is given up first; latency first: nobody moves for load before the own wait is over.
-    # What is not named is not given up; without latency nobody waits longer than patience_s.
     order: tuple[Dimension, ...] = (Dimension.QUALITY, Dimension.LATENCY)
     patience_s: float = 2.0  # in a queue, before a model with room answers: a person notices more
     capped_tokens: int = 256  # of an answer whose completeness is given up: a screen of text
