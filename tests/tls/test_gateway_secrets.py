@@ -107,7 +107,7 @@ class Gateway:
         body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "Who?"}]})
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
             b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
         )
         raw = await reader.read()
@@ -174,7 +174,7 @@ def test_new_connections_see_a_renewed_certificate_and_open_ones_stay(certified,
 
             await comes_true(renewed)
             reader, writer = kept
-            writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
             writer.close()
 

@@ -586,9 +586,9 @@ class Fleet:
         the silence its own, and silent as well, everybody's. Users' requests tell nothing more
         once one is overdue and nothing has come since.
         """
-        explained = member.explains_lateness and not member.awaited_in_vain
-        alone = not (member.peers_asked or explained)
-        return alone and member.health.state in ROUTABLE
+        in_vain = member.awaited_in_vain and not member.explains_lateness
+        alone = not member.inflight or in_vain
+        return alone and not member.peers_asked and member.health.state in ROUTABLE
 
     def _has_routable_peer(self, member: Member) -> bool:
         model = member.replica.model

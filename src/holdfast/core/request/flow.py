@@ -571,7 +571,7 @@ class Flow:
                     lane.pace.observe(event.tokens, request.choices, now - attempt.started)
             active.shown_tokens += event.tokens
             actions.append(self._desk.finish(active, 200, "ok", "answered", now, candidate.id))
-        elif kind is Kind.NOT_SERVED:
+        elif kind is Kind.NOT_SERVED and not (attempt.first_at or active.shown_tokens):
             actions.extend(self._not_served(active, lane, attempt, event.status, now))
         else:
             if kind in _BROKEN and attempt.first_at:

@@ -147,6 +147,7 @@ def test_peers_are_asked_where_a_canary_beside_requests_is_late_though_a_slot_is
     control.tally("r1", inflight=4, tokens=1)
     engine_says(control, "r1", 0)
     control.answers["r1"] = None
+    control.wait(0.1)
     control.overdue("r1")
     asked = [one.replica_id for one in all_of(control.wait(2.8), RunCanary)]
     assert {"r2", "r3"} <= set(asked[asked.index("r1") :])
