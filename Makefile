@@ -17,7 +17,7 @@ STORES_STAMP := $(STORES)/.installed
 # Tests start hundreds of processes; where this is set each of them compiles all it imports anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install run quick test test-engines test-platforms test-ray test-stores test-web stories lint check compiled bench fuzz docs lock clean
+.PHONY: install run quick test test-slow test-engines test-platforms test-ray test-stores test-web stories lint check compiled bench fuzz docs lock clean
 
 install: $(STAMP)
 
@@ -32,15 +32,17 @@ $(STAMP): requirements.lock pyproject.toml
 run: install
 	$(BIN)/holdfast up
 
-# Coverage is measured where it is asked for: tests/conftest.py says which tests are traced. Types are checked beside
-# them, and the other tests are rewritten for their assertions: once, not by every worker.
+# Types are checked beside the tests. tests/conftest.py says which are slow.
 test: lint
 	$(BIN)/mypy > $(TYPES) & types=$$!; \
-	  $(BIN)/python -m pytest --collect-only -q --ignore=tests/core > /dev/null & \
-	  $(BIN)/python -m pytest tests/core -n 2 -m traced --cov --cov-report=; tests=$$?; \
+	  $(BIN)/python -m pytest -n 4 --dist worksteal -m 'not slow'; tests=$$?; \
 	  wait $$types; types=$$?; cat $(TYPES); exit $$((tests + types))
+
+# The rest: what takes minutes because of what it shows, and the core's coverage. CI runs both.
+test-slow: install
+	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'slow and not alone'
+	$(BIN)/python -m pytest tests/core -n 2 -m traced -q --cov --cov-report=
 	$(BIN)/python -m coverage report --include='src/holdfast/core/*' --fail-under=95
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not alone and not traced'
 	$(BIN)/python -m pytest tests/e2e -m alone
 
 # The inner loop: lint, the rulebook, and the core's tests with a sample of their examples.

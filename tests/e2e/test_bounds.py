@@ -154,7 +154,8 @@ def test_half_sent_bodies_have_one_bound_together(ops, stage):
     (pid,) = stage.gateways()
     before = memory(pid)
     head = (
-        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+        b"content-type: application/json\r\n"
         b"content-length: %d\r\n\r\n" % BODY_BYTES
     )
     with held(stage.port, 4, head) as peers:

@@ -205,8 +205,8 @@ def test_hedging_halves_the_p99_of_the_first_token_where_capacity_is_spare(sprea
 
 
 def test_hedging_does_no_harm_at_ninety_percent_load(spread: Any) -> None:
-    # The pauses take another 3 %. Of five seeds the p99 is known to 8 % only, of twelve to 4 %.
-    plain, hedged = plain_and_hedged(spread, rate=46.0, seeds=range(1, 25))
+    # The pauses take another 3 %. Of five seeds the p99 is known to 8 % only: its tail is long.
+    plain, hedged = plain_and_hedged(spread, rate=46.0, seeds=range(1, 41))
     ratio = over_seeds(lambda a, b: first_token_p99(b) / first_token_p99(a), plain, hedged)
     assert ratio.high <= 1.05, f"p99 of the first token x {told(ratio)}"
     lost = over_seeds(lambda a, b: a["total"]["goodput"] - b["total"]["goodput"], plain, hedged)

@@ -107,8 +107,8 @@ class Gateway:
         body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "Who?"}]})
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+            b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
         )
         raw = await reader.read()
         writer.close()
